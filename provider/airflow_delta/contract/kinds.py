@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -160,15 +160,32 @@ def _count(value: Any) -> int | None:
     return number
 
 
-def _names(value: Any) -> Any:
-    if value is None or isinstance(value, str):
+def _whole_number(value: Any) -> int | None:
+    if value is None or value == "":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
+    return int(str(value))
+
+
+def _time(value: Any) -> datetime | None:
+    if not value or isinstance(value, datetime):
+        return value or None
+    return datetime.fromisoformat(value)
+
+
+def _names_as_given(value: Any) -> tuple[str, ...]:
+    if value is None or isinstance(value, str):
+        return () if value is None else (value,)
     if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray):
         raise TypeError
-    names = value if isinstance(value, list | tuple) else list(value)
-    if not all(isinstance(name, str) for name in names):
+    if not all(isinstance(name, str) for name in value):
         raise TypeError
-    return names
+    return tuple(value)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return () if value == "" else _names_as_given(value)
 
 
 def _location(value: Any) -> str | None:
@@ -184,10 +201,10 @@ def _location(value: Any) -> str | None:
     return text
 
 
-def _locations(value: Any) -> Any:
+def _locations(value: Any) -> tuple[str | None, ...]:
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_location(one) for one in value]
-    return _location(value)
+        return tuple(map(_location, value))
+    return (_location(value),) if value else ()
 
 
 def _options(value: Any) -> Any:
@@ -210,10 +227,12 @@ def _property(value: Any) -> Any:
     return str(value) if isinstance(value, int | float | Decimal) else value
 
 
-def _schema(value: Any) -> Any:
-    if value is None or isinstance(value, str | Mapping):
+def _schema(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
         return value
-    raise TypeError
+    if not isinstance(value, Mapping):
+        raise TypeError
+    return json.dumps(dict(value))
 
 
 TEXT = Kind("text", _text)
@@ -222,8 +241,13 @@ TRUTH = Kind("true or false", _truth)
 MAYBE_TRUTH = Kind("true or false", lambda value: None if value is None else _truth(value))
 SECONDS = Kind("a timedelta, or a number of seconds above 0", _seconds)
 HOURS = Kind("a timedelta, or a number of hours", _hours)
+WHOLE_NUMBER = Kind("a whole number", _whole_number)
+NUMBER = Kind("a number", _number)
+TIME = Kind("an ISO 8601 time", _time)
 COUNT = Kind("a whole number above 0", _count)
 NAMES = Kind("a name or a list of names", _names)
+NAMES_AS_GIVEN = Kind("a name or a list of names", _names_as_given)
+"""For a parameter whose empty text is a template without a value, and must not count as left out."""
 LOCATION = Kind("a URI, a path or a name, as text or as a path", _location)
 LOCATIONS = Kind("a table or a list of tables: URIs, paths or names, as text or as paths", _locations)
 OPTIONS = Kind("a mapping, or JSON of one", _options)

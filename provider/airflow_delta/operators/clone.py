@@ -7,17 +7,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import LOCATION, PROPERTIES, TRUTH
+from airflow_delta.contract.kinds import LOCATION, PROPERTIES, TIME, TRUTH, WHOLE_NUMBER
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
-from airflow_delta.tasks.values import moment, whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.tasks.commit.commit_part import CommitPart
+    from airflow_delta.tasks.declared import Taken
 
 
 class DeltaCloneOperator(DeltaMaintenanceBase):
@@ -39,8 +39,8 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
     """
 
     source: str = parameter(templated=True, kind=LOCATION)
-    version: int | str | None = parameter(default=None, templated=True)
-    timestamp: str | datetime | None = parameter(default=None, templated=True)
+    version: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
+    timestamp: Taken[str | datetime | None, datetime | None] = parameter(default=None, templated=True, kind=TIME)
     properties: Mapping[str, str] | None = parameter(default=None, templated=True, kind=PROPERTIES, renderer="json")
     replace: bool = parameter(default=False, kind=TRUTH)
     source_conn_id: str | None = parameter(default=None, templated=True)
@@ -55,8 +55,8 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
         result = engine.clone_table(
             log,
             DeltaHook(self.source_conn_id or self.delta_conn_id).get_log(self.source),
-            version=whole_number("version", self.version),
-            timestamp=moment(self.timestamp),
+            version=self.version,
+            timestamp=self.timestamp,
             properties=self.properties,
             replace=self.replace,
             source_uri=self.source_uri,

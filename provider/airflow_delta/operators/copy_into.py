@@ -25,7 +25,6 @@ from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
 from airflow_delta.tasks.spark.storage import SparkStorage
 from airflow_delta.tasks.stage.new_files import NewFilesParameters, find_new_files
 from airflow_delta.tasks.stage.reads import StageReadRecorder
-from airflow_delta.tasks.values import column_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
+    from airflow_delta.tasks.declared import Taken
 
 FORMATS = ("csv", "json", "parquet", "avro", "orc", "text")
 ENGINES = ("spark", "arrow")
@@ -79,18 +79,20 @@ class DeltaCopyIntoOperator(DeltaTableOperator, SessionParameters):
     format: str = parameter(choices=FORMATS)
     pattern: str | None = parameter(default=None, templated=True)
     recursive: bool = parameter(default=False, kind=TRUTH)
-    format_options: Mapping[str, Any] | str | None = parameter(default=None, templated=True, kind=OPTIONS, renderer="json")
-    columns: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
-    force: bool | str = parameter(default=False, templated=True)
+    format_options: Taken[Mapping[str, Any] | str | None, Mapping[str, Any] | None] = parameter(
+        default=None, templated=True, kind=OPTIONS, renderer="json"
+    )
+    columns: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
+    force: Taken[bool | str, bool] = parameter(default=False, templated=True, kind=TRUTH)
     consumer: str | None = parameter(default=None, templated=True)
     modified_after: str | datetime | None = parameter(default=None, templated=True)
     assume_new: bool = parameter(default=False, kind=TRUTH)
     skip_if_none: bool = parameter(default=False, kind=TRUTH)
     engine: str = parameter(default="spark", choices=ENGINES)
     source_conn_id: str | None = parameter(default=None, templated=True)
-    merge_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
+    merge_schema: Taken[bool | str, bool] = parameter(default=False, templated=True, kind=TRUTH)
     schema_policy: str = parameter(default=ENFORCE, choices=SCHEMA_POLICIES)
-    expected_schema: str | Mapping[str, Any] | None = parameter(default=None, templated=True, kind=SCHEMA)
+    expected_schema: Taken[str | Mapping[str, Any] | None, str | None] = parameter(default=None, templated=True, kind=SCHEMA)
     write_options: Mapping[str, Any] | None = parameter(default=None, templated=True, kind=OPTIONS, renderer="json")
 
     def __post_init__(self) -> None:
@@ -149,7 +151,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator, SessionParameters):
         planned = engine.plan_stage(
             stage,
             mode="append",
-            merge_schema=self.merge_schema,  # type: ignore[arg-type] # by then a truth value
+            merge_schema=self.merge_schema,
             options=self.write_options,
             expected_schema=self.expected_schema,
             schema_policy=self.schema_policy,
@@ -194,9 +196,9 @@ class DeltaCopyIntoOperator(DeltaTableOperator, SessionParameters):
                 spark,
                 paths,
                 file_format=self.format,
-                options=self.format_options or {},  # type: ignore[arg-type] # by then a mapping
+                options=self.format_options or {},
                 table=stage.target.struct if stage.target.is_known else None,
-                columns=column_names(self.columns),
+                columns=self.columns,
             )
             with spark_work(self.log, stage.log, request, session=spark):
                 return engine.stage_dataframe(spark, rows, request)

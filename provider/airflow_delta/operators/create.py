@@ -13,13 +13,13 @@ from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.outlets import withdraw_default_outlets
 from airflow_delta.tasks.start.own_transaction import OwnTransaction
-from airflow_delta.tasks.values import column_names, schema_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.table.stage.stage_view import StageView
+    from airflow_delta.tasks.declared import Taken
     from airflow_delta.tasks.stage.work import StageWork
 
 
@@ -43,10 +43,10 @@ class DeltaCreateTableOperator(DeltaTableOperator):
 
     creates_table = True
 
-    schema: str | Mapping[str, Any] = parameter(templated=True, kind=SCHEMA)
+    schema: Taken[str | Mapping[str, Any], str | None] = parameter(templated=True, kind=SCHEMA)
     mode: str = parameter(default="create", templated=True, choices=CREATE_MODES)
-    partition_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
-    cluster_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    partition_by: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
+    cluster_by: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
     properties: Mapping[str, str] | None = parameter(default=None, templated=True, kind=PROPERTIES)
     description: str | None = parameter(default=None, templated=True, kind=TEXT)
 
@@ -54,9 +54,9 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         """Stage the new table."""
         return engine.plan_create(
             stage,
-            schema=schema_text(self.schema) or "",
-            partition_by=column_names(self.partition_by),
-            cluster_by=column_names(self.cluster_by),
+            schema=self.schema or "",
+            partition_by=self.partition_by,
+            cluster_by=self.cluster_by,
             properties=self.properties,
             description=self.description,
             mode=self.mode,

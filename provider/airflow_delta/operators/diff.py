@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_delta import engine
 from airflow_delta.contract.audit import stages_of
 from airflow_delta.contract.check_records import DIFF
+from airflow_delta.contract.kinds import NAMES, WHOLE_NUMBER
 from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator
@@ -17,13 +18,13 @@ from airflow_delta.tasks.stage.work import GivenTable
 from airflow_delta.tasks.trust.handle import open_transaction
 from airflow_delta.tasks.trust.received import flatten_reports
 from airflow_delta.tasks.trust.reports import valid_reports
-from airflow_delta.tasks.values import column_names, whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.tasks.declared import Taken
 
 
 class DeltaDiffOperator(DeltaOperator, GivenTable):
@@ -56,9 +57,9 @@ class DeltaDiffOperator(DeltaOperator, GivenTable):
 
     transaction: Any = parameter(default=None, templated=True)
     staged: Any = parameter(default=None, templated=True)
-    keys: str | Sequence[str] = parameter(default=(), templated=True)
-    sample: int | str = parameter(default=10, templated=True)
-    limit: int | str | None = parameter(default=None, templated=True)
+    keys: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
+    sample: Taken[int | str, int] = parameter(default=10, templated=True, kind=WHOLE_NUMBER)
+    limit: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
     delta_conn_id: str | None = parameter(default=None, templated=True)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -84,7 +85,7 @@ class DeltaDiffOperator(DeltaOperator, GivenTable):
             {
                 "version": committed.version,
                 "stages": {},
-                "keys": list(column_names(self.keys)),
+                "keys": list(self.keys),
                 "exact": True,
                 **none,
                 "schemaChanges": [],
@@ -95,11 +96,11 @@ class DeltaDiffOperator(DeltaOperator, GivenTable):
         )
 
     def _diff(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> dict[str, Any]:
-        sample, limit = whole_number("sample", self.sample), whole_number("limit", self.limit)
+        sample, limit = self.sample, self.limit
         table = engine.AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged)))
         found = engine.staged_diff(
             table,
-            keys=column_names(self.keys),
+            keys=self.keys,
             sample=engine.SAMPLE if sample is None else sample,
             limit=engine.ROWS_COMPARED if limit is None else limit,
         )

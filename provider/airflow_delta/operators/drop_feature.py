@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import LOCATION, WHOLE_NUMBER
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
@@ -17,13 +18,13 @@ from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
-from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.contract.payloads import CommitResult
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.tasks.declared import Taken
 
 
 class _WithoutFeatureOperator(DeltaOperator, CommitParameters, RunnerParameters):
@@ -39,8 +40,8 @@ class _WithoutFeatureOperator(DeltaOperator, CommitParameters, RunnerParameters)
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
-    table: str = parameter(templated=True)
-    parallel: int | str = parameter(default=4, templated=True)
+    table: str = parameter(templated=True, kind=LOCATION)
+    parallel: Taken[int | str, int] = parameter(default=4, templated=True, kind=WHOLE_NUMBER)
     max_restarts: int = parameter(default=3)
     delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
 
@@ -58,7 +59,7 @@ class _WithoutFeatureOperator(DeltaOperator, CommitParameters, RunnerParameters)
         with committer.watched(context, log, (self.table, self.delta_conn_id)), ExitStack() as stack:
             options = {
                 "identity": stage_identity(context),
-                "parallel": whole_number("parallel", self.parallel) or 1,
+                "parallel": self.parallel or 1,
                 "spark_table_uri": runner.spark_table_uri,
                 "max_restarts": self.max_restarts,
                 **committer.options(context),

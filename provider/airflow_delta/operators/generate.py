@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import LOCATION
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
@@ -30,7 +31,7 @@ class DeltaGenerateOperator(DeltaOperator):
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
-    table: str = parameter(templated=True)
+    table: str = parameter(templated=True, kind=LOCATION)
     delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - an operator without a commit needs none

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseXCom
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import HOURS, LOCATIONS, NAMES, TRUTH
+from airflow_delta.contract.kinds import HOURS, LOCATIONS, NAMES, TRUTH, WHOLE_NUMBER
 from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
@@ -35,13 +35,13 @@ from airflow_delta.tasks.lineage import absolute_table
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.values import column_names, hours, whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.state.optimize_result import OptimizeResult
+    from airflow_delta.tasks.declared import Taken
 
 
 class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameters, SqlParameters):
@@ -84,20 +84,24 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     ui_color = "#dae8fc"
 
-    tables: str | Sequence[str] = parameter(templated=True, kind=LOCATIONS)
+    tables: Taken[str | Sequence[str], tuple[str, ...]] = parameter(templated=True, kind=LOCATIONS)
     delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
-    steps: str | Sequence[str] = parameter(default=(CHECKPOINT, VACUUM, LOG_CLEANUP), templated=True, choices=STEPS)
-    min_commits: int | str | None = parameter(default=None, templated=True)
+    steps: Taken[str | Sequence[str], tuple[str, ...]] = parameter(
+        default=(CHECKPOINT, VACUUM, LOG_CLEANUP), templated=True, kind=NAMES, choices=STEPS
+    )
+    min_commits: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
     where: str | None = parameter(default=None, templated=True)
-    z_order_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
-    min_file_size: int | str | None = parameter(default=None, templated=True)
-    max_file_size: int | str | None = parameter(default=None, templated=True)
-    batch_size: int | str | None = parameter(default=None, templated=True)
-    parallel: int | str = parameter(default=4, templated=True)
-    retention_hours: timedelta | float | str | None = parameter(default=None, templated=True, kind=HOURS)
+    z_order_by: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
+    min_file_size: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
+    max_file_size: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
+    batch_size: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
+    parallel: Taken[int | str, int] = parameter(default=4, templated=True, kind=WHOLE_NUMBER)
+    retention_hours: Taken[timedelta | float | str | None, float | None] = parameter(default=None, templated=True, kind=HOURS)
     retention_check: bool = parameter(default=True, kind=TRUTH)
     lite: bool = parameter(default=False, kind=TRUTH)
-    transaction_timeout_hours: timedelta | float | str = parameter(default=7 * 24.0, templated=True, kind=HOURS)
+    transaction_timeout_hours: Taken[timedelta | float | str, float | None] = parameter(
+        default=7 * 24.0, templated=True, kind=HOURS
+    )
     logging_enabled: bool = parameter(default=True, kind=TRUTH)
     max_paths: int = parameter(default=0)
 
@@ -107,10 +111,10 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
         :raises DeltaIllegalArgumentException: if no table or an unknown step is named; nothing was done.
         :raises ExceptionGroup: if several steps failed; a single failure is raised unchanged.
         """
-        names = column_names(self.tables)
+        names = self.tables
         if not names:
             raise DeltaIllegalArgumentException(f"The task {self.task_id!r} names no table. Pass tables=<URI> or a list of URIs.")
-        steps = ordered_steps(column_names(self.steps))
+        steps = ordered_steps(self.steps)
         committer, session = self.hold(CommitPart), self.hold(TaskSession)
         vacuum = self._vacuum_options(committer, context)
         with ExitStack() as stack:
@@ -145,7 +149,7 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
                 return maintain(
                     log,
                     steps,
-                    min_commits=whole_number("min_commits", self.min_commits),
+                    min_commits=self.min_commits,
                     optimize=optimize,
                     vacuum=vacuum,
                     max_paths=self.max_paths,
@@ -157,9 +161,9 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
             return TableReport(table=name, steps=(StepReport(step=steps[0], status=FAILED, error=error),))
 
     def _vacuum_options(self, committer: CommitPart, context: Context) -> dict[str, Any]:
-        timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
+        timeout = self.transaction_timeout_hours
         return {
-            "retention_hours": hours(self.retention_hours),
+            "retention_hours": self.retention_hours,
             "retention_check": self.retention_check,
             "lite": self.lite,
             **({} if timeout is None else {"transaction_timeout_hours": timeout}),
@@ -178,14 +182,14 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
             lambda view: engine.select_for_optimize(
                 view,
                 where=self.where,
-                z_order_by=list(column_names(self.z_order_by)),
-                min_file_size=whole_number("min_file_size", self.min_file_size),
-                max_file_size=whole_number("max_file_size", self.max_file_size),
+                z_order_by=list(self.z_order_by),
+                min_file_size=self.min_file_size,
+                max_file_size=self.max_file_size,
             ),
             session.worker(log, stack),
             identity=stage_identity(context),
-            batch_size=whole_number("batch_size", self.batch_size),
-            parallel=int(self.parallel),
+            batch_size=self.batch_size,
+            parallel=self.parallel,
             spark_table_uri=session.spark_table_uri,
             **committer.options(context),
         )
@@ -220,8 +224,8 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
 
     def table_to_write(self) -> str | None:
         """Return the table if there is exactly one and it is to be compacted."""
-        names = column_names(self.tables)
-        return absolute_table(names[0]) if len(names) == 1 and OPTIMIZE in column_names(self.steps) else None
+        names = self.tables
+        return absolute_table(names[0]) if len(names) == 1 and OPTIMIZE in self.steps else None
 
 
 def _one_error(errors: Sequence[Exception], task_id: str) -> Exception:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine, exceptions
-from airflow_delta.contract.kinds import TRUTH
+from airflow_delta.contract.kinds import NAMES, NUMBER, TRUTH, WHOLE_NUMBER
 from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.tasks.commit.commit_part import CommitPart
@@ -23,7 +23,6 @@ from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.work import StageWork
 from airflow_delta.tasks.start.own_transaction import OwnTransaction
 from airflow_delta.tasks.trust.handle import check_table_of_result
-from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.operations.optimize.bins import RewriteSelection
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
     from airflow_delta.table.stage.view import TransactionView
+    from airflow_delta.tasks.declared import Taken
 
 
 class DeltaOptimizeOperator(DeltaTableOperator, RunnerParameters, RewriteParameters, SqlParameters):
@@ -48,10 +48,10 @@ class DeltaOptimizeOperator(DeltaTableOperator, RunnerParameters, RewriteParamet
 
     emits_table = False
 
-    z_order_by: str | Sequence[str] = parameter(default=(), templated=True)
+    z_order_by: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
     full: bool = parameter(default=False, kind=TRUTH)
-    min_file_size: int | str | None = parameter(default=None, templated=True)
-    max_deleted_rows_ratio: float | str = parameter(default=0.05, templated=True)
+    min_file_size: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
+    max_deleted_rows_ratio: Taken[float | str, float] = parameter(default=0.05, templated=True, kind=NUMBER)
 
     def run_alone(self, work: StageWork, context: Context) -> Any:
         """Return the :class:`~airflow_delta.table.state.optimize_result.OptimizeResult` as JSON, or the result of the commit.
@@ -71,12 +71,11 @@ class DeltaOptimizeOperator(DeltaTableOperator, RunnerParameters, RewriteParamet
         return engine.select_for_optimize(view, **RewriteWork.of(self).selection(), **self._limits())
 
     def _limits(self) -> dict[str, Any]:
-        columns = self.z_order_by
         return {
-            "z_order_by": [columns] if isinstance(columns, str) else list(columns or ()),
+            "z_order_by": list(self.z_order_by),
             "full": self.full,
-            "min_file_size": whole_number("min_file_size", self.min_file_size),
-            "max_deleted_rows_ratio": float(self.max_deleted_rows_ratio),
+            "min_file_size": self.min_file_size,
+            "max_deleted_rows_ratio": self.max_deleted_rows_ratio,
         }
 
 
@@ -124,8 +123,8 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase, SessionParameters):
     default_retry_policy = REFUSALS
 
     committed: Any = parameter(default=None, templated=True)
-    min_files: int | str = parameter(default=50, templated=True)
-    max_file_size: int | str = parameter(default=128 << 20, templated=True)
+    min_files: Taken[int | str, int] = parameter(default=50, templated=True, kind=WHOLE_NUMBER)
+    max_file_size: Taken[int | str, int] = parameter(default=128 << 20, templated=True, kind=WHOLE_NUMBER)
 
     def execute(self, context: Context) -> dict[str, Any] | None:  # type: ignore[override]
         """Return what was done; ``None`` if nothing was due.
@@ -150,7 +149,7 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase, SessionParameters):
                 f"The task {self.task_id!r} names the table {log.uri}, but the commit went to {committed.table}. Leave table= "
                 "out.",
             )
-        request = engine.find_request(log, committed, min_files=int(self.min_files), max_file_size=int(self.max_file_size))
+        request = engine.find_request(log, committed, min_files=self.min_files, max_file_size=self.max_file_size)
         if request is None:
             self.log.info("Nothing to compact in %s.", log.uri)
             return {}

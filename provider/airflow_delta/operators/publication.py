@@ -15,7 +15,7 @@ from airflow_delta import publication as publications
 from airflow_delta.contract.audit import COMMIT, HOLDS_AT, PublicationAuditReport, audit_definition, stages_of
 from airflow_delta.contract.check_records import PUBLICATION_AUDIT
 from airflow_delta.contract.choices import FAIL_OR_WARN, choice_problem
-from airflow_delta.contract.kinds import TRUTH
+from airflow_delta.contract.kinds import TRUTH, WHOLE_NUMBER
 from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
@@ -55,7 +55,6 @@ from airflow_delta.tasks.settings import own_settings, with_own_settings
 from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.unpublished import unpublished
-from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -63,6 +62,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.audit import AuditCheck, SqlCheck
     from airflow_delta.publication import Member, PublicationAbort, PublicationOptions, PublicationResult
     from airflow_delta.table.audit.audited_table import AuditedTable
+    from airflow_delta.tasks.declared import Taken
 
 ON_LATE_CONFLICT = ("undo", "keep")
 
@@ -108,7 +108,7 @@ class DeltaCommitPublicationOperator(DeltaOperator, CommitParameters):
     on_conflict: str = parameter(default="fail", templated=True, choices=ON_CONFLICT)
     on_clear: str = parameter(default="fail", templated=True, choices=ON_CLEAR)
     on_outdated: str | None = parameter(default=None, templated=True, choices=ON_OUTDATED)
-    max_restarts: int | str = parameter(default=3, templated=True)
+    max_restarts: Taken[int | str, int | None] = parameter(default=3, templated=True, kind=WHOLE_NUMBER)
     restart_conn_id: str | None = parameter(default=None, templated=True)
     record_approvals: bool = parameter(default=False, kind=TRUTH)
 
@@ -272,7 +272,7 @@ class DeltaCommitPublicationOperator(DeltaOperator, CommitParameters):
         ]
         if not asked:
             return None
-        limit = whole_number("max_restarts", self.max_restarts)
+        limit = self.max_restarts
         restart = PublicationRestart(
             context,
             self,

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import NUMBER
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.outlets import withdraw_default_outlets
-from airflow_delta.tasks.values import missing_share
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.tasks.commit.commit_part import CommitPart
+    from airflow_delta.tasks.declared import Taken
 
 
 class DeltaRepairTableOperator(DeltaMaintenanceBase):
@@ -39,7 +40,7 @@ class DeltaRepairTableOperator(DeltaMaintenanceBase):
     """
 
     only_list: bool = parameter(default=True, alias="dry_run")  # dry_run() is a method of every operator
-    max_missing_share: float | str = parameter(default=0.1, templated=True)
+    max_missing_share: Taken[float | str, float] = parameter(default=0.1, templated=True, kind=NUMBER)
     max_restarts: int = parameter(default=10)
     max_paths: int = parameter(default=1000)
 
@@ -55,7 +56,7 @@ class DeltaRepairTableOperator(DeltaMaintenanceBase):
 
         :raises DeltaFileNotFoundException: if the repair is refused.
         """
-        share = missing_share(self.max_missing_share)
+        share = self.max_missing_share
         if self.only_list:
             missing = engine.find_missing_files(log)
             refusal = missing.refusal(share)

@@ -6,16 +6,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import TRUTH
+from airflow_delta.contract.kinds import TIME, TRUTH, WHOLE_NUMBER
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
-from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.tasks.commit.commit_part import CommitPart
+    from airflow_delta.tasks.declared import Taken
 
 
 class DeltaRestoreOperator(DeltaMaintenanceBase):
@@ -33,8 +33,8 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
     The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`.
     """
 
-    version: int | str | None = parameter(default=None, templated=True)
-    timestamp: datetime | str | None = parameter(default=None, templated=True)
+    version: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
+    timestamp: Taken[datetime | str | None, datetime | None] = parameter(default=None, templated=True, kind=TIME)
     ignore_missing_files: bool = parameter(default=False, kind=TRUTH)
     protocol_downgrade_allowed: bool = parameter(default=False, kind=TRUTH)
     max_restarts: int = parameter(default=0)
@@ -43,7 +43,7 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
         """Restore the table."""
         result = engine.restore(
             log,
-            version=whole_number("version", self.version),
+            version=self.version,
             timestamp=self.timestamp or None,
             ignore_missing_files=self.ignore_missing_files,
             protocol_downgrade_allowed=self.protocol_downgrade_allowed,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import LOCATION
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
@@ -34,7 +35,7 @@ class DeltaEnableRowTrackingOperator(DeltaOperator, CommitParameters):
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
-    table: str = parameter(templated=True)
+    table: str = parameter(templated=True, kind=LOCATION)
     max_files: int | None = parameter(default=None)
     max_restarts: int = parameter(default=3)
     delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)

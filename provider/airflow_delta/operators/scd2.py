@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import TRUTH
+from airflow_delta.contract.kinds import NAMES, TRUTH
 from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.merge import make_views
@@ -19,7 +19,6 @@ from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
 from airflow_delta.tasks.spark.source_options import source_options
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.read_versions import ReadVersions, ReadVersionsParameters
-from airflow_delta.tasks.values import column_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.contract.scd2 import HistoryColumns
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
+    from airflow_delta.tasks.declared import Taken
 
 
 class HistoryParameters(Parameters):
@@ -46,9 +46,9 @@ class HistoryParameters(Parameters):
         exact even between two rows of equal values; ``None``: the table has none. (templated)
     """
 
-    keys: str | Sequence[str] = parameter(templated=True)
+    keys: Taken[str | Sequence[str], tuple[str, ...]] = parameter(templated=True, kind=NAMES)
     effective_at: str = parameter(templated=True, renderer="sql")
-    tracked: str | Sequence[str] = parameter(default=(), templated=True)
+    tracked: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
     deleted: str | None = parameter(default=None, templated=True)
     full_snapshot: bool = parameter(default=False, kind=TRUTH)
     valid_from: str = parameter(default="valid_from", templated=True)
@@ -64,8 +64,8 @@ class HistoryOptions(Part, HistoryParameters):
         """Return the columns of the table, checked."""
         return engine.history_columns(
             stage,
-            keys=column_names(self.keys),
-            tracked=column_names(self.tracked),
+            keys=self.keys,
+            tracked=self.tracked,
             valid_from=self.valid_from,
             valid_to=self.valid_to,
             current=self.current,

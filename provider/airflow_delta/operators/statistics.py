@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import TRUTH
+from airflow_delta.contract.kinds import LOCATION, TRUTH
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
@@ -36,7 +36,7 @@ class DeltaComputeStatisticsOperator(DeltaOperator, CommitParameters, SqlParamet
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
-    table: str = parameter(templated=True)
+    table: str = parameter(templated=True, kind=LOCATION)
     predicate: str | None = parameter(default=None, templated=True, renderer="sql")
     only_missing: bool = parameter(default=False, kind=TRUTH)
     max_restarts: int = parameter(default=3)

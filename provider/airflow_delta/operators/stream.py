@@ -12,7 +12,7 @@ from airflow.sdk import Asset, AssetAlias, get_current_context
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.assets.events import events_extra
 from airflow_delta.contract.choices import ISOLATION_LEVELS, STREAM_MODES
-from airflow_delta.contract.kinds import JSON_TEXT, LOCATION, NAMES, TEXT, TRUTH
+from airflow_delta.contract.kinds import JSON_TEXT, LOCATION, NAMES, TEXT, TRUTH, WHOLE_NUMBER
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
@@ -26,7 +26,6 @@ from airflow_delta.tasks.identity import commit_tags
 from airflow_delta.tasks.outlets import withdraw_default_outlets
 from airflow_delta.tasks.spark.ending import within
 from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
-from airflow_delta.tasks.values import column_names, whole_number
 from airflow_delta.transaction.conflict_detection import LEVELS
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.contract.payloads import CommitResult
     from airflow_delta.streaming import DeltaBatchSink
+    from airflow_delta.tasks.declared import Taken
 
 
 class DeltaStreamOperator(DeltaOperator, SessionParameters, PythonOperator):
@@ -77,16 +77,16 @@ class DeltaStreamOperator(DeltaOperator, SessionParameters, PythonOperator):
     table: str = parameter(templated=True, kind=LOCATION)
     checkpoint_location: str = parameter(templated=True)
     mode: str = parameter(default="append", templated=True, choices=STREAM_MODES)
-    merge_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
-    overwrite_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
-    partition_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    merge_schema: Taken[bool | str, bool] = parameter(default=False, templated=True, kind=TRUTH)
+    overwrite_schema: Taken[bool | str, bool] = parameter(default=False, templated=True, kind=TRUTH)
+    partition_by: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
     query_id: str | None = parameter(default=None, templated=True, kind=TEXT)
     reads_table: bool = parameter(default=False, kind=TRUTH)
     write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
     isolation_level: str | None = parameter(default=None, templated=True, choices=ISOLATION_LEVELS)
     conflict_detection: str = parameter(default="rows", templated=True, choices=LEVELS)
     max_restarts: int = parameter(default=0)
-    assume_new_batch: int | str | None = parameter(default=None, templated=True)
+    assume_new_batch: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
     user_metadata: Any = parameter(default=None, templated=True, kind=JSON_TEXT)
     delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
 
@@ -136,9 +136,9 @@ class DeltaStreamOperator(DeltaOperator, SessionParameters, PythonOperator):
             self.table,
             hook=hook,
             mode=self.mode,
-            merge_schema=self.merge_schema,  # type: ignore[arg-type] # by then a truth value
-            overwrite_schema=self.overwrite_schema,  # type: ignore[arg-type]
-            partition_by=column_names(self.partition_by),
+            merge_schema=self.merge_schema,
+            overwrite_schema=self.overwrite_schema,
+            partition_by=self.partition_by,
             query_id=self.query_id,
             reads_table=self.reads_table,
             options={key: str(value) for key, value in (self.write_options or {}).items()},
@@ -146,7 +146,7 @@ class DeltaStreamOperator(DeltaOperator, SessionParameters, PythonOperator):
             isolation_level=self.isolation_level,
             conflict_detection=self.conflict_detection,
             max_restarts=self.max_restarts,
-            assume_new_batch=whole_number("assume_new_batch", self.assume_new_batch),
+            assume_new_batch=self.assume_new_batch,
             user_metadata=self.user_metadata,
             tags={**commit_tags(context), **detection_tags(self.conflict_detection)},
         )

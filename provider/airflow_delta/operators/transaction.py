@@ -13,7 +13,7 @@ from airflow.sdk import BaseXCom
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import LOCATION, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH
+from airflow_delta.contract.kinds import LOCATION, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH, WHOLE_NUMBER
 from airflow_delta.contract.read_versions import version_of, what_was_read
 from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
@@ -48,13 +48,13 @@ from airflow_delta.tasks.trust.handle import open_transaction
 from airflow_delta.tasks.trust.received import flatten_reports
 from airflow_delta.tasks.trust.reports import expected_stages, valid_reports
 from airflow_delta.tasks.unpublished import unpublished
-from airflow_delta.tasks.values import column_names, schema_text, whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.tasks.declared import Taken
 
 _LISTED = 20
 """Files of a conflict in the task's log."""
@@ -84,8 +84,10 @@ class DeltaStartTransactionOperator(DeltaOperator, OwnTransactionParameters):
 
     table: str = parameter(templated=True, kind=LOCATION)
     delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
-    partition_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
-    schema: str | Mapping[str, Any] | None = parameter(default=None, templated=True, kind=SCHEMA, renderer="json")
+    partition_by: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
+    schema: Taken[str | Mapping[str, Any] | None, str | None] = parameter(
+        default=None, templated=True, kind=SCHEMA, renderer="json"
+    )
     properties: Mapping[str, str] | None = parameter(default=None, templated=True, kind=PROPERTIES, renderer="json")
     description: str | None = parameter(default=None, templated=True, kind=TEXT)
     create: bool = parameter(default=True, kind=TRUTH)
@@ -106,8 +108,8 @@ class DeltaStartTransactionOperator(DeltaOperator, OwnTransactionParameters):
         settle_earlier(self, context, log, str(identity["transaction_key"] or identity["app_id"]))
         handle = engine.begin(
             log,
-            partition_by=column_names(self.partition_by),
-            schema=schema_text(self.schema),
+            partition_by=self.partition_by,
+            schema=self.schema,
             configuration=self.properties,
             description=self.description,
             create=self.create,
@@ -180,7 +182,7 @@ class DeltaCommitOperator(DeltaOperator, CommitParameters):
     on_conflict: str = parameter(default="fail", templated=True, choices=ON_CONFLICT)
     on_clear: str = parameter(default="fail", templated=True, choices=ON_CLEAR)
     on_outdated: str | None = parameter(default=None, templated=True, choices=ON_OUTDATED)
-    max_restarts: int | str = parameter(default=3, templated=True)
+    max_restarts: Taken[int | str, int | None] = parameter(default=3, templated=True, kind=WHOLE_NUMBER)
     restart_conn_id: str | None = parameter(default=None, templated=True)
     keep_preview: timedelta | float | None = parameter(default=None)
     record_approvals: bool = parameter(default=False, kind=TRUTH)
@@ -334,7 +336,7 @@ class DeltaCommitOperator(DeltaOperator, CommitParameters):
         ]
         if not asked:
             return None
-        limit = whole_number("max_restarts", self.max_restarts)
+        limit = self.max_restarts
         return Restart(
             context, self, max_restarts=3 if limit is None else limit, conn_id=self.restart_conn_id, setting=" and ".join(asked)
         )

@@ -12,13 +12,13 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.values import hours
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.tasks.commit.commit_part import CommitPart
+    from airflow_delta.tasks.declared import Taken
 
 _TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
 
@@ -48,18 +48,20 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
 
     emits_table = False
 
-    retention_hours: timedelta | float | str | None = parameter(default=None, templated=True, kind=HOURS)
+    retention_hours: Taken[timedelta | float | str | None, float | None] = parameter(default=None, templated=True, kind=HOURS)
     retention_check: bool = parameter(default=True, kind=TRUTH)
     lite: bool = parameter(default=False, kind=TRUTH)
     inventory: str | None = parameter(default=None, templated=True)
     only_list: bool = parameter(default=False, alias="dry_run", kind=TRUTH)  # dry_run() is a method of every operator
-    transaction_timeout_hours: timedelta | float | str = parameter(default=_TRANSACTION_TIMEOUT_HOURS, templated=True, kind=HOURS)
+    transaction_timeout_hours: Taken[timedelta | float | str, float | None] = parameter(
+        default=_TRANSACTION_TIMEOUT_HOURS, templated=True, kind=HOURS
+    )
     logging_enabled: bool = parameter(default=True, kind=TRUTH)
     max_paths: int = parameter(default=1000)
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Delete the files."""
-        timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
+        timeout = self.transaction_timeout_hours
         clock = Stopwatch()
         given: dict[str, Any] = {}
         if self.inventory is not None:
@@ -68,7 +70,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
             given["inventory"] = engine.read_table(DeltaHook(self.delta_conn_id).get_log(self.inventory))
         result = engine.vacuum(
             log,
-            retention_hours=hours(self.retention_hours),
+            retention_hours=self.retention_hours,
             retention_check=self.retention_check,
             lite=self.lite,
             **given,

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import PokeReturnValue, conf
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import LOCATION
+from airflow_delta.contract.kinds import LOCATION, WHOLE_NUMBER
 from airflow_delta.contract.sql_parameters import SQL_PARAMETERS
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.sensors.watching import NextSensor
 from airflow_delta.tasks.declared import parameter
-from airflow_delta.tasks.values import whole_number
 from airflow_delta.triggers.commits import commit_conditions, commit_report, operation_names
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from airflow_delta.triggers.watching import refuse_previews
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.observe.watch import CommitConditions, Match, Watermark
+    from airflow_delta.tasks.declared import Taken
 
 XCOM_KEY = "delta_table_version"
 """Key of the XCom with only the version number."""
@@ -64,7 +64,7 @@ class DeltaTableVersionSensor(NextSensor):
 
     table: str = parameter(templated=True, kind=LOCATION)
     delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
-    version: int | str | None = parameter(default=None, templated=True)
+    version: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
     operation: str | Sequence[str] | None = parameter(default=None, templated=True)
     partitions: str | None = parameter(default=None, templated=True)
     parameters: Mapping[str, Any] | None = parameter(default=None, templated=True, kind=SQL_PARAMETERS)
@@ -109,7 +109,7 @@ class DeltaTableVersionSensor(NextSensor):
                 partitions=self.partitions,
                 data_change_only=self.data_change_only,
                 poll_interval=self.seconds_between_looks,
-                version=whole_number("version", self.version),
+                version=self.version,
                 single_event=True,
             ),
             method_name="execute_complete",
@@ -135,7 +135,7 @@ class DeltaTableVersionSensor(NextSensor):
                 engine.check_table_exists(opened)
             self._table_log = opened
         log = self._table_log
-        if (version := whole_number("version", self.version)) is not None:
+        if (version := self.version) is not None:
             match = engine.version_reached(log, version)
             awaited = f"version {version}"
         else:
@@ -155,7 +155,7 @@ class DeltaTableVersionSensor(NextSensor):
         return {
             "table": self.table,
             "delta_conn_id": self.delta_conn_id,
-            "after_version": whole_number("after_version", self.after_version),
+            "after_version": self.after_version,
             "operation": list(operation_names(self.operation)),
             "partitions": self.partitions,
             "data_change_only": self.data_change_only,
@@ -165,7 +165,7 @@ class DeltaTableVersionSensor(NextSensor):
 
     def _check_arguments(self, context: Context) -> None:
         refuse_previews(self.watched())
-        version, after = whole_number("version", self.version), whole_number("after_version", self.after_version)
+        version, after = self.version, self.after_version
         if version is not None and (after is not None or self.operation or self.partitions):
             raise DeltaIllegalArgumentException(
                 f"version={version} cannot be combined with after_version, operation or partitions (table {self.table}). Leave "

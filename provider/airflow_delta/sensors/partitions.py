@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import add_keyed_events
 from airflow_delta.assets.events import watched_extras
-from airflow_delta.contract.kinds import LOCATION
+from airflow_delta.contract.kinds import LOCATION, WHOLE_NUMBER
 from airflow_delta.contract.partition_events import MANY, PartitionEvents
 from airflow_delta.contract.tags import PARTITION_EVENTS_TAG
 from airflow_delta.exceptions import VersionNotFoundException
@@ -21,7 +21,6 @@ from airflow_delta.sensors.watching import LogSensor
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.outlets import table_outlets
 from airflow_delta.tasks.partition_events import check_outlets, read_column, with_keys
-from airflow_delta.tasks.values import whole_number
 from airflow_delta.triggers.commits import commit_conditions
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from airflow_delta.triggers.watching import refuse_previews
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.observe.watch import Match, Watermark
+    from airflow_delta.tasks.declared import Taken
 
 STATE_KEY = "delta_partitions"
 """Beginning of the keys of positions in the asset state store; the rest names the table: tables may share an outlet."""
@@ -81,7 +81,7 @@ class DeltaPartitionSensor(LogSensor):
     table: str = parameter(templated=True, kind=LOCATION)
     delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
     partition_events: Any = parameter(default=True)
-    changed_since: int | str | None = parameter(default=None, templated=True)
+    changed_since: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
     wait: bool = parameter(default=True)
     deferrable: bool = parameter(default=conf.getboolean("operators", "default_deferrable", fallback=False))
 
@@ -211,7 +211,7 @@ class DeltaPartitionSensor(LogSensor):
         kept = self._store(context).get(self._key)
         seen = engine.Watermark.from_dict(kept)
         if seen is None or not isinstance(kept, dict):
-            given = whole_number("changed_since", self.changed_since)
+            given = self.changed_since
             seen = engine.watermark_now(log) if given is None else engine.Watermark(given)
             self._remember(context, seen)
             return seen

@@ -11,7 +11,6 @@ from airflow_delta.contract.kinds import LOCATIONS
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.sensors.watching import NextSensor
 from airflow_delta.tasks.declared import parameter
-from airflow_delta.tasks.values import whole_number
 from airflow_delta.triggers.next_publication import next_publication, watched_tables
 from airflow_delta.triggers.publication import DeltaPublicationTrigger
 from airflow_delta.triggers.watching import refuse_previews
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.observe.watch import Watermark
+    from airflow_delta.tasks.declared import Taken
 
 
 class DeltaPublicationSensor(NextSensor):
@@ -42,7 +42,7 @@ class DeltaPublicationSensor(NextSensor):
     ui_color = "#e6f1f2"
     state_key = "delta_publication"
 
-    tables: Sequence[str] = parameter(templated=True, kind=LOCATIONS)
+    tables: Taken[Sequence[str], tuple[str, ...]] = parameter(templated=True, kind=LOCATIONS)
     delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
     deferrable: bool = parameter(default=conf.getboolean("operators", "default_deferrable", fallback=False))
 
@@ -107,7 +107,7 @@ class DeltaPublicationSensor(NextSensor):
         return {
             "tables": watched_tables(self.tables),
             "delta_conn_id": self.delta_conn_id,
-            "after_version": whole_number("after_version", self.after_version),
+            "after_version": self.after_version,
         }
 
     def _finish(self, found: Any) -> Any:

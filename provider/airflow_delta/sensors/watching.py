@@ -10,19 +10,20 @@ from airflow.sdk import PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine, exceptions
+from airflow_delta.contract.kinds import WHOLE_NUMBER
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.tasks.airflow_parameters import AirflowSensor
 from airflow_delta.tasks.declared import Parameters, constructor, declares_more, parameter, take_arguments
 from airflow_delta.tasks.parameters import check_parsed, text_of, use_rendered, with_literals
 from airflow_delta.tasks.templates import is_of_text, render_fields
-from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.observe.watch import Watermark
+    from airflow_delta.tasks.declared import Taken
 
 
 class LogSensor(Parameters, AirflowSensor):
@@ -110,7 +111,7 @@ class NextSensor(LogSensor):
     """
 
     state_key: ClassVar[str]
-    after_version: int | str | None = parameter(default=None, templated=True)
+    after_version: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
 
     def waits_for(self) -> dict[str, Any]:
         """Return what a stored version belongs to: it does not apply to other tables or other conditions."""
@@ -130,7 +131,7 @@ class NextSensor(LogSensor):
         stored = None if store is None else store.get(self.state_key)
         if isinstance(stored, dict) and stored.get("waits_for") == self.waits_for():
             return engine.Watermark.from_dict(stored)
-        given = whole_number("after_version", self.after_version)
+        given = self.after_version
         return None if given is None else engine.Watermark(given)
 
     def remember(self, context: Context, seen: Watermark) -> None:

@@ -9,10 +9,11 @@ Airflow reads to apply ``default_args``, and to check the arguments of ``partial
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from airflow_delta.contract.choices import Choices, Given
 from airflow_delta.contract.kinds import Kind, Kinds
@@ -20,7 +21,8 @@ from airflow_delta.contract.kinds import Kind, Kinds
 if TYPE_CHECKING:
     from airflow.sdk import RetryPolicy
 
-T = TypeVar("T")
+GivenT = TypeVar("GivenT")
+ReadT = TypeVar("ReadT")
 
 _REQUIRED: Any = inspect.Parameter.empty
 
@@ -52,25 +54,6 @@ class Declared:
         return inspect.Parameter(self.keyword, kind, default=self.default, annotation=self.annotation)
 
 
-@overload
-def parameter(
-    *,
-    default: T,
-    alias: str | None = None,
-    templated: bool = False,
-    kind: Kind | None = None,
-    choices: Sequence[str] = (),
-    renderer: str | None = None,
-) -> T: ...
-@overload
-def parameter(
-    *,
-    alias: str | None = None,
-    templated: bool = False,
-    kind: Kind | None = None,
-    choices: Sequence[str] = (),
-    renderer: str | None = None,
-) -> Any: ...
 def parameter(
     *,
     default: Any = _REQUIRED,
@@ -90,6 +73,23 @@ def parameter(
     :param renderer: how Airflow shows what it is rendered to (``template_fields_renderers``).
     """
     return Declared(default, alias, templated, kind, choices, renderer)
+
+
+if TYPE_CHECKING:
+
+    class Taken(Generic[GivenT, ReadT]):
+        """Annotation of a parameter that authors give as one type, and a running task reads as another, by its kind."""
+
+        def __get__(self, task: Any, owner: Any = None) -> ReadT: ...
+        def __set__(self, task: Any, value: GivenT) -> None: ...
+
+
+def _given(annotation: Any) -> Any:
+    """Return the type that authors give."""
+    if not isinstance(annotation, str) or not annotation.startswith("Taken["):
+        return annotation
+    (found,) = ast.parse(annotation).body
+    return ast.unparse(found.value.slice.elts[0])  # type: ignore[attr-defined]
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(parameter,))
@@ -132,7 +132,7 @@ def _taken_from(cls: type[Parameters]) -> dict[str, Declared]:
     found = {}
     for name, value in list(vars(cls).items()):
         if isinstance(value, Declared):
-            own = replace(value, attribute=name, annotation=annotations[name])
+            own = replace(value, attribute=name, annotation=_given(annotations[name]))
             found[own.keyword] = own
             delattr(cls, name)
     return found

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import WHOLE_NUMBER, taken
 from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.dag_file import argument_of, scope_of, start_tasks
 from airflow_delta.tasks.restart.restart import ON_CLEAR, Restart
 from airflow_delta.tasks.trust.handle import open_transaction
-from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -104,7 +104,7 @@ def _restart_of(task: Any, context: Context) -> Restart | None:
         )
     if on_clear == "fail":
         return None
-    limit = whole_number("max_restarts", value("max_restarts", 3))
+    limit = taken("max_restarts", value("max_restarts", 3), WHOLE_NUMBER)
     return Restart(
         context,
         task,

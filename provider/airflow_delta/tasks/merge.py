@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import Given, is_literal
-from airflow_delta.contract.kinds import TRUTH, taken
+from airflow_delta.contract.kinds import TRUTH
 from airflow_delta.contract.merge import clauses_problem, when_matched_update, when_not_matched_insert
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.base import TABLE_VIEW, Part
@@ -18,6 +18,7 @@ from airflow_delta.tasks.spark.runner import SparkRunner
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
+    from airflow_delta.tasks.declared import Taken
 
 
 class MergeParameters(Parameters):
@@ -37,7 +38,7 @@ class MergeParameters(Parameters):
     clauses: Sequence[Mapping[str, Any]] | None = parameter(default=None, templated=True, renderer="json")
     source_alias: str = parameter(default="source", templated=True)
     target_alias: str = parameter(default="target", templated=True)
-    merge_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
+    merge_schema: Taken[bool | str, bool] = parameter(default=False, templated=True, kind=TRUTH)
     options: Mapping[str, str] | None = parameter(default=None, templated=True)
 
     def __post_init__(self) -> None:
@@ -69,7 +70,7 @@ class MergeStatement(Part, MergeParameters):
             source=source,
             source_alias=self.source_alias,
             target_alias=self.target_alias,
-            merge_schema=taken("merge_schema", self.merge_schema, TRUTH),
+            merge_schema=self.merge_schema,
             options=self.options,
         )
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import WHOLE_NUMBER
 from airflow_delta.tasks.base import DeltaOperator, Part
 from airflow_delta.tasks.commit.commit_part import CommitPart
 from airflow_delta.tasks.declared import Parameters, parameter
@@ -14,7 +15,6 @@ from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.stage.work import StageWork
 from airflow_delta.tasks.start.own_transaction import OwnTransaction
-from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.operations.optimize.bins import RewriteSelection
     from airflow_delta.table.stage.view import TransactionView
     from airflow_delta.table.state.optimize_result import OptimizeResult
+    from airflow_delta.tasks.declared import Taken
 
     Select = Callable[[TransactionView], RewriteSelection]
 
@@ -42,9 +43,9 @@ class RewriteParameters(Parameters):
     """
 
     where: str | None = parameter(default=None, templated=True)
-    max_file_size: int | str | None = parameter(default=None, templated=True)
-    batch_size: int | str | None = parameter(default=None, templated=True)
-    parallel: int | str = parameter(default=4, templated=True)
+    max_file_size: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
+    batch_size: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
+    parallel: Taken[int | str, int] = parameter(default=4, templated=True, kind=WHOLE_NUMBER)
 
 
 class RewriteWork(Part, RewriteParameters):
@@ -52,11 +53,11 @@ class RewriteWork(Part, RewriteParameters):
 
     def selection(self) -> dict[str, Any]:
         """Return the options that select the files to rewrite."""
-        return {"where": self.where, "max_file_size": whole_number("max_file_size", self.max_file_size)}
+        return {"where": self.where, "max_file_size": self.max_file_size}
 
     def plan_options(self) -> dict[str, Any]:
         """Return the options of a stage."""
-        return {**self.selection(), "parallel": int(self.parallel)}
+        return {**self.selection(), "parallel": self.parallel}
 
     @staticmethod
     def is_alone(task: DeltaOperator) -> bool:
@@ -82,8 +83,8 @@ class RewriteWork(Part, RewriteParameters):
                 select,
                 runner.worker(log, stack),
                 identity=stage_identity(context),
-                batch_size=whole_number("batch_size", self.batch_size),
-                parallel=int(self.parallel),
+                batch_size=self.batch_size,
+                parallel=self.parallel,
                 spark_table_uri=runner.spark_table_uri,
                 max_restarts=max_restarts,
                 **committer.options(context),

@@ -9,7 +9,6 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.restart.clearing import clear_with_downstream
 from airflow_delta.tasks.restart.tasks_again import TasksAgain
 from airflow_delta.tasks.task_states import name_of
-from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,5 +71,5 @@ def check_again(task: Any, context: Context) -> CheckAgain | None:
         raise DeltaIllegalArgumentException(f"The task {task.task_id!r}: {problem}")
     if asked == "fail":
         return None
-    limit = whole_number("max_restarts", task.max_restarts)
+    limit = task.max_restarts
     return CheckAgain(context, task, max_restarts=3 if limit is None else limit, conn_id=task.restart_conn_id)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import table_text
+from airflow_delta.contract.kinds import TRUTH, table_text, taken
 from airflow_delta.contract.options import check_source
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.tasks.values import true_or_false
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -127,7 +126,7 @@ def find_new_files(stage: StageView, work: StageWork, source: str, options: NewF
         )
     whose = f"of the task {task.task_id!r}"
     pattern = engine.SourcePattern.parse(
-        source, options.get("pattern"), recursive=true_or_false(f"recursive {whose}", options.get("recursive", False))
+        source, options.get("pattern"), recursive=taken(f"recursive {whose}", options.get("recursive", False), TRUTH)
     )
     conn_id = options.get("source_conn_id") or work.delta_conn_id or work.handle.delta_conn_id
     log = DeltaHook(conn_id or DeltaHook.default_conn_name).get_log(pattern.base)
@@ -137,9 +136,9 @@ def find_new_files(stage: StageView, work: StageWork, source: str, options: NewF
         pattern,
         engine.CopyIntoOptions(
             consumer=options.get("consumer"),
-            force=true_or_false(f"force {whose}", options.get("force", False)),
+            force=taken(f"force {whose}", options.get("force", False), TRUTH),
             modified_after=_time(options.get("modified_after"), whose),
-            assume_new=true_or_false(f"assume_new {whose}", options.get("assume_new", False)),
+            assume_new=taken(f"assume_new {whose}", options.get("assume_new", False), TRUTH),
         ),
     )
     task.log.info(
@@ -150,7 +149,7 @@ def find_new_files(stage: StageView, work: StageWork, source: str, options: NewF
         found.source,
         "" if found.load is None else f" as load {found.load.number} of {found.load.consumer!r}",
     )
-    if found.load is None and true_or_false(f"skip_if_none {whose}", options.get("skip_if_none", False)):
+    if found.load is None and taken(f"skip_if_none {whose}", options.get("skip_if_none", False), TRUTH):
         raise AirflowSkipException(f"{found.source} has no files that {stage.handle.table} does not have.")
     return log, found
 

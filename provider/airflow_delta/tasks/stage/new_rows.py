@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import TRUTH, WHOLE_NUMBER, taken
 from airflow_delta.contract.request import SourceScan
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaUnsupportedOperationException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import TABLE_VIEW
 from airflow_delta.tasks.dag_file import Each, argument_of, start_tasks
-from airflow_delta.tasks.values import true_or_false, whole_number
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -269,10 +269,10 @@ def _checked(options: Any, whose: str) -> dict[str, Any]:
             )
     for name in _VERSIONS:
         if name in found and found[name] != "latest":
-            found[name] = whole_number(f"{name} of {whose}", found[name])
+            found[name] = taken(f"{name} of {whose}", found[name], WHOLE_NUMBER)
     for name in _FLAGS:
         if name not in found:
             continue
         given = str(found[name]).strip().lower() not in ("none", "")
-        found[name] = given and true_or_false(f"{name} of {whose}", found[name])
+        found[name] = given and taken(f"{name} of {whose}", found[name], TRUTH)
     return found

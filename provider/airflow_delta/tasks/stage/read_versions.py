@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta import publication as publications
+from airflow_delta.contract.kinds import WHOLE_NUMBER, taken
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import Part
@@ -24,7 +25,6 @@ from airflow_delta.tasks.stage.new_rows import (
     may_name,
     view_name,
 )
-from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -155,7 +155,7 @@ class ReadVersions(Part, ReadVersionsParameters):
     def _version(self, name: Any, given: Any) -> int:
         if not isinstance(name, str) or not name.strip():
             raise self._error(f"names the table {name!r}, which is not a string")
-        version = whole_number(f"The version of {name!r} in read_versions of {self.task.task_id!r}", given)
+        version: int | None = taken(f"The version of {name!r} in read_versions of {self.task.task_id!r}", given, WHOLE_NUMBER)
         if version is None or version < 0:
             raise self._error(f"has the version {given!r} of {name!r}: there was no such table when the versions were looked up")
         return version

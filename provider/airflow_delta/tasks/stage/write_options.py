@@ -17,14 +17,14 @@ from airflow_delta.contract.choices import (
     is_literal,
     replace_where_problem,
 )
-from airflow_delta.contract.kinds import MAYBE_TRUTH, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH
+from airflow_delta.contract.kinds import MAYBE_TRUTH, NAMES, NAMES_AS_GIVEN, PROPERTIES, SCHEMA, TEXT, TRUTH
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.declared import Parameters, parameter
-from airflow_delta.tasks.values import column_names
 
 if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
+    from airflow_delta.tasks.declared import Taken
 
 
 class WriteParameters(Parameters):
@@ -57,19 +57,19 @@ class WriteParameters(Parameters):
 
     mode: str = parameter(default="append", templated=True, choices=WRITE_MODES)
     replace_where: str | None = parameter(default=None, templated=True)
-    merge_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
-    overwrite_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
-    partition_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    merge_schema: Taken[bool | str, bool] = parameter(default=False, templated=True, kind=TRUTH)
+    overwrite_schema: Taken[bool | str, bool] = parameter(default=False, templated=True, kind=TRUTH)
+    partition_by: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
     optimize_write: bool | None = parameter(default=None, kind=MAYBE_TRUTH)
     data_change: bool = parameter(default=True, kind=TRUTH)
     replace_on: str | None = parameter(default=None, templated=True)
-    replace_using: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    replace_using: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES_AS_GIVEN)
     create: str | None = parameter(default=None, templated=True, choices=CREATE_FROM_ROWS)
-    cluster_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    cluster_by: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
     properties: Mapping[str, str] | None = parameter(default=None, templated=True, kind=PROPERTIES)
     description: str | None = parameter(default=None, templated=True, kind=TEXT)
     schema_policy: str = parameter(default=ENFORCE, choices=SCHEMA_POLICIES)
-    expected_schema: str | Mapping[str, Any] | None = parameter(default=None, templated=True, kind=SCHEMA)
+    expected_schema: Taken[str | Mapping[str, Any] | None, str | None] = parameter(default=None, templated=True, kind=SCHEMA)
 
     def __post_init__(self) -> None:
         """Refuse a contract that could not hold, while the Dag is parsed."""
@@ -101,9 +101,9 @@ class WriteOptions(Part, WriteParameters):
         self._check_replacement()
         more: dict[str, Any] = {
             "replace_on": self.replace_on,
-            "replace_using": column_names(self.replace_using),
+            "replace_using": self.replace_using,
             "create": self.create,
-            "cluster_by": column_names(self.cluster_by),
+            "cluster_by": self.cluster_by,
             "properties": self.properties,
             "description": self.description,
         }
@@ -112,7 +112,7 @@ class WriteOptions(Part, WriteParameters):
             "replace_where": self.replace_where,
             "merge_schema": self.merge_schema,
             "overwrite_schema": self.overwrite_schema,
-            "partition_by": column_names(self.partition_by),
+            "partition_by": self.partition_by,
             **{name: value for name, value in more.items() if value},
             **({} if self.optimize_write is None else {"optimize_write": self.optimize_write}),
             **({} if self.data_change else {"data_change": False}),
@@ -125,7 +125,7 @@ class WriteOptions(Part, WriteParameters):
         using = self.replace_using
         given = {
             "replace_on": self.replace_on is None or bool(self.replace_on.strip()),
-            "replace_using": using is None or using == () or any(name.strip() for name in column_names(using)),
+            "replace_using": using is None or using == () or any(name.strip() for name in using),
         }
         if empty := [name for name, fits in given.items() if not fits]:
             raise DeltaIllegalArgumentException(

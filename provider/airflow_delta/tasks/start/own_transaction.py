@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
-from airflow_delta.contract.kinds import LOCATION, TEXT
+from airflow_delta.contract.kinds import LOCATION, TEXT, WHOLE_NUMBER
 from airflow_delta.dag_rules.task_loops import check_no_loop
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
@@ -18,12 +18,12 @@ from airflow_delta.tasks.keys.default_key import default_transaction_key, former
 from airflow_delta.tasks.keys.mapped_value import check_instance
 from airflow_delta.tasks.keys.users import key_user
 from airflow_delta.tasks.settlement import settle_before
-from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.tasks.declared import Taken
 
 
 class OwnTransactionParameters(Parameters):
@@ -45,7 +45,7 @@ class OwnTransactionParameters(Parameters):
     table: str | None = parameter(default=None, templated=True, kind=LOCATION)
     transaction_key: str | None = parameter(default=None, templated=True, kind=TEXT)
     app_id: str | None = parameter(default=None, templated=True, kind=TEXT)
-    txn_version: int | str | None = parameter(default=None, templated=True)
+    txn_version: Taken[int | str | None, int | None] = parameter(default=None, templated=True, kind=WHOLE_NUMBER)
     rerun_policy: str = parameter(default="skip", templated=True, choices=RERUN_POLICIES)
     key_check: str = parameter(default="warn", templated=True, choices=KEY_CHECKS)
     isolation_level: str | None = parameter(default=None, templated=True, choices=ISOLATION_LEVELS)
@@ -90,7 +90,7 @@ class OwnTransaction(Part, OwnTransactionParameters):
         return {
             "transaction_key": key,
             "app_id": app_id,
-            "txn_version": whole_number("txn_version", self.txn_version),
+            "txn_version": self.txn_version,
             "rerun_policy": self.rerun_policy,
             "isolation_level": self.isolation_level,
             "former_keys": former_keys(context, given),

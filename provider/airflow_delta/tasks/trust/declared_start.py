@@ -20,7 +20,6 @@ from airflow_delta.tasks.dag_file import (
 )
 from airflow_delta.tasks.keys.default_key import default_key_prefix
 from airflow_delta.tasks.parameters import rendered_text
-from airflow_delta.tasks.values import column_names, schema_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -160,7 +159,7 @@ class DeclaredStart:
             if reserved is not None:  # the catalog checks whether all that it requires is there
                 given = {key: value for key, value in (properties or {}).items() if value is not None}
                 properties = {**(properties or {}), **reserved.required, **given}
-            wanted = engine.of_new_table(nothing, column_names(columns), schema_text(schema), properties, provided=provided)
+            wanted = engine.of_new_table(nothing, columns, schema, properties, provided=provided)
             if all(_without_names(getattr(wanted, key)) == _without_names(getattr(handle, key)) for key in _RULES):
                 return
         for key in _RULES:
