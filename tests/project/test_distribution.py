@@ -311,11 +311,15 @@ def test_a_typed_dag_passes_the_strict_check(plain):
         .read_text()
         .replace('table="orders"', "table_name='orders'")
         .replace("version: int", "version: str")
+        .replace("retention_hours=", "retention_hour=")
+        .replace('max_commit_attempts="5"', "max_commit_attempts=[5]")
     )
     (plain.folder / "user_dag.py").write_text(wrong)
     done = subprocess.run(command, cwd=plain.folder, env=plain.env, capture_output=True, text=True, timeout=900, check=False)
     assert "call-arg" in done.stdout
     assert "assignment" in done.stdout
+    assert 'Unexpected keyword argument "retention_hour" for "DeltaVacuumOperator"' in done.stdout
+    assert 'Argument "max_commit_attempts" to "DeltaVacuumOperator" has incompatible type' in done.stdout
 
 
 NEWEST = """

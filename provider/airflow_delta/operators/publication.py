@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, BaseXCom, RetryPolicy
+from airflow.sdk import BaseXCom
 
 from airflow_delta import engine
 from airflow_delta import publication as publications
@@ -51,7 +51,6 @@ from airflow_delta.tasks.publication import (
 )
 from airflow_delta.tasks.restart.checks import ON_OUTDATED, check_again
 from airflow_delta.tasks.restart.restart import ON_CLEAR, ON_CONFLICT
-from airflow_delta.tasks.settings import own_settings, with_own_settings
 from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.unpublished import unpublished
@@ -289,7 +288,7 @@ def _abort(members: Sequence[Member]) -> PublicationAbort:
     return publications.abort_tables(members)
 
 
-class DeltaAbortPublicationOperator(BaseOperator):
+class DeltaAbortPublicationOperator(DeltaOperator):
     """Give up a publication that is not decided, on all its tables, and delete what was staged if no live commit can publish it.
 
     If it is decided, it is brought to its end instead, and nothing is deleted. Meant as the teardown of the publication; fails in
@@ -300,17 +299,10 @@ class DeltaAbortPublicationOperator(BaseOperator):
 
     transaction_role: ClassVar[str] = "abort"
     changes_table: ClassVar[bool] = True
-    template_fields: Sequence[str] = ("transactions",)
+    default_retry_policy = FINAL_ERRORS
     ui_color = "#f8cecc"
 
-    def __init__(self, *, transactions: Sequence[Any], retry_policy: RetryPolicy | None = FINAL_ERRORS, **kwargs: Any) -> None:
-        super().__init__(retry_policy=retry_policy, **{**own_settings(type(self), kwargs), **kwargs})
-        self.transactions = transactions
-
-    @classmethod
-    def partial(cls, **kwargs: Any) -> Any:
-        """Return a task to be mapped; ``default_args`` change its own settings no more than those of any other."""
-        return with_own_settings(cls, super().partial(**kwargs), kwargs)
+    transactions: Sequence[Any] = parameter(templated=True)
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Return what was done; ``None`` if no start task has begun a transaction.

@@ -14,7 +14,7 @@ from airflow_delta.contract.kinds import WHOLE_NUMBER
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.tasks.airflow_parameters import AirflowSensor
-from airflow_delta.tasks.declared import Parameters, constructor, declares_more, parameter, take_arguments
+from airflow_delta.tasks.declared import Parameters, parameter, take_arguments
 from airflow_delta.tasks.parameters import check_parsed, text_of, use_rendered, with_literals
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
@@ -31,11 +31,6 @@ class LogSensor(Parameters, AirflowSensor):
 
     default_retry_policy = REFUSALS
     bound_fields: ClassVar[tuple[str, ...]] = ()
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if declares_more(cls):
-            cls.__init__ = constructor(cls)  # type: ignore[method-assign]
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs = with_literals(type(self), kwargs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from airflow_delta.contract.choices import check_choices, check_literals, literal_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.airflow_parameters import AirflowTask
-from airflow_delta.tasks.declared import Parameters, constructor, declares_more, take_arguments
+from airflow_delta.tasks.declared import Parameters, take_arguments
 from airflow_delta.tasks.lineage import TaskLineage, lineage_on_complete, lineage_on_start
 from airflow_delta.tasks.outlets import set_default_outlets
 from airflow_delta.tasks.parameters import check_parsed, text_of, use_rendered, with_literals
@@ -63,11 +63,6 @@ class DeltaOperator(Parameters, AirflowTask):
     sql_fields: ClassVar[tuple[str, ...]] = ()
     bound_fields: ClassVar[tuple[str, ...]] = ()
     emits_table: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if declares_more(cls):
-            cls.__init__ = constructor(cls)  # type: ignore[method-assign]
 
     def __init__(self, **kwargs: Any) -> None:
         kwargs = with_own_mode(type(self), kwargs)

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, dataclass_transform
 
+from airflow.sdk import BaseOperator
+
 from airflow_delta.contract.choices import Choices, Given
 from airflow_delta.contract.kinds import Kind, Kinds
 
@@ -116,6 +118,8 @@ class Parameters:
         cls.kinds = {name: each.kind for name, each in cls.declared.items() if each.kind is not None}
         cls.choices = {name: each.choices for name, each in cls.declared.items() if each.choices}
         _set_template_fields(cls, own.values())
+        if issubclass(cls, BaseOperator) and _declares_more(cls):
+            cls.__init__ = _constructor(cls)  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         """Check or complete the parameters; called when they are set, first of the bases."""
@@ -152,13 +156,13 @@ def _set_template_fields(cls: Any, own: Iterable[Declared]) -> None:
         cls.template_fields_renderers = shown
 
 
-def declares_more(cls: type[Parameters]) -> bool:
+def _declares_more(cls: type[Parameters]) -> bool:
     """Return whether the constructor of a class takes other parameters, or other defaults, than that of a base."""
     inherited = [base.declared for base in cls.__bases__ if issubclass(base, Parameters)]
     return cls.declared not in inherited or "default_retry_policy" in vars(cls)
 
 
-def constructor(cls: type[Parameters]) -> Callable[..., None]:
+def _constructor(cls: type[Parameters]) -> Callable[..., None]:
     """Return the constructor of a class of tasks, with a signature that has its parameters."""
     init: Any = vars(cls).get("__init__")
     if init is None:
