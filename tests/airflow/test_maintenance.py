@@ -107,6 +107,7 @@ class TestOneTask:
         for name, value in arguments.items():  # as templates may give them
             setattr(operator, name, value)
         with pytest.raises(exceptions.DeltaIllegalArgumentException, match=text):
+            operator.pre_execute({})
             operator.execute(context(operator))
 
     def test_killed_between_two_steps(self, uri, monkeypatch):

@@ -224,10 +224,18 @@ FITS = [
     (start, "create", "false", False),
     (files, "merge_schema", "True", True),
     (files, "overwrite_schema", "False", False),
-    (files, "partition_by", ["a"], ["a"]),
+    (files, "partition_by", ["a"], ("a",)),
+    (files, "partition_by", "a", ("a",)),
+    (files, "partition_by", "", ()),
+    (files, "replace_using", "", ("",)),  # refused when it runs, rather than left out
+    (delete, "txn_version", "7", 7),
+    (delete, "txn_version", "", None),
+    (start, "schema", {"type": "struct", "fields": []}, '{"type": "struct", "fields": []}'),
     (vacuum, "retention_hours", timedelta(days=7), 168.0),
     (vacuum, "transaction_timeout_hours", "24", 24.0),
-    (maintenance, "tables", [Path("/t"), "/u"], ["/t", "/u"]),
+    (maintenance, "tables", [Path("/t"), "/u"], ("/t", "/u")),
+    (maintenance, "tables", "/t", ("/t",)),
+    (maintenance, "steps", "vacuum", ("vacuum",)),
 ]
 
 
@@ -253,6 +261,7 @@ WRONG = [
     (delete, "commit_timeout", "soon", "a timedelta, or a number of seconds above 0, got 'soon'"),
     (delete, "commit_timeout", float("nan"), "a timedelta, or a number of seconds above 0, got nan"),
     (delete, "max_commit_attempts", True, "a whole number above 0, got True"),
+    (delete, "txn_version", "seven", "a whole number, got 'seven'"),
     (delete, "max_commit_attempts", 2.5, "a whole number above 0, got 2.5"),
     (delete, "fail_on_hook_error", 1, "true or false, got 1"),
     (delete, "table", Asset("s3://lake/t"), "a URI, a path or a name, as text or as a path, got Asset"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseXCom
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import HOURS, LOCATIONS, NAMES, TRUTH, WHOLE_NUMBER
+from airflow_delta.contract.kinds import HOURS, LOCATIONS, NAMES, TRUTH, WHOLE_NUMBER, taken
 from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
@@ -224,8 +224,8 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
 
     def table_to_write(self) -> str | None:
         """Return the table if there is exactly one and it is to be compacted."""
-        names = self.tables
-        return absolute_table(names[0]) if len(names) == 1 and OPTIMIZE in self.steps else None
+        names = taken("tables", self.tables, LOCATIONS)  # also before they are taken
+        return absolute_table(names[0]) if len(names) == 1 and OPTIMIZE in taken("steps", self.steps, NAMES) else None
 
 
 def _one_error(errors: Sequence[Exception], task_id: str) -> Exception:

@@ -74,9 +74,9 @@ class DeltaOperator(Parameters, AirflowTask):
         for name, value in own.items():
             setattr(self, name, value)
         set_default_outlets(self, kwargs)
-        self.__post_init__()
         check_choices(self, self.choices)
         check_literals(self, partial(literal_problems, type(self)))
+        self.__post_init__()
         self._held: tuple[Part, ...] = ()
         self._killed = False
 

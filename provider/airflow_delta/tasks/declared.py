@@ -1,6 +1,6 @@
 """A parameter of a task, declared once: constructor, attribute, template field, kind, choices and checks follow from it.
 
-    class DeltaDeleteOperator(DeltaTableOperator, SparkRunnerParameters):
+    class DeltaDeleteOperator(DeltaTableOperator, RunnerParameters, SqlParameters):
         predicate: str | None = parameter(default=None, templated=True)
 
 Type checkers know the constructor from these fields (``dataclass_transform``). At run time it gets its signature from them, which
@@ -80,7 +80,10 @@ def parameter(
 if TYPE_CHECKING:
 
     class Taken(Generic[GivenT, ReadT]):
-        """Annotation of a parameter that authors give as one type, and a running task reads as another, by its kind."""
+        """Annotation of a parameter that authors give as one type, and a running task reads as another, by its kind.
+
+        A template is text until right before the task runs (:meth:`~airflow_delta.tasks.base.DeltaOperator.pre_execute`).
+        """
 
         def __get__(self, task: Any, owner: Any = None) -> ReadT: ...
         def __set__(self, task: Any, value: GivenT) -> None: ...

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class GivenTable(Parameters):
-    """The part of a task that only works for a transaction begun by a start task.
+    """Parameters of a task that only works for a transaction begun by a start task.
 
     :param table: the transaction's table. Needed only if no start task is upstream of this task: then nothing else in the Dag
         file says which table the handle may name. (templated)
