@@ -106,9 +106,13 @@ class TestOneTask:
         operator = DeltaMaintenanceOperator(task_id="maintain", tables="/t")
         for name, value in arguments.items():  # as templates may give them
             setattr(operator, name, value)
-        with pytest.raises(exceptions.DeltaIllegalArgumentException, match=text):
+
+        def run():
             operator.pre_execute({})
             operator.execute(context(operator))
+
+        with pytest.raises(exceptions.DeltaIllegalArgumentException, match=text):
+            run()
 
     def test_killed_between_two_steps(self, uri, monkeypatch):
         operator = DeltaMaintenanceOperator(task_id="maintain", tables=uri, min_commits=1)

@@ -96,13 +96,15 @@ def test_a_dry_run_that_is_no_truth_value(uri, value):
         repair(uri, dry_run=value)
 
 
-@pytest.mark.parametrize("share", ["{{ params.nothing }}", "{{ params.text }}", "0", "2", None])
+@pytest.mark.parametrize("share", ["{{ params.nothing }}", "{{ params.text }}", "0", "2"])
 def test_templates_of_a_repair_that_render_to_nothing(broken, share):
     operator = repair(broken, dry_run=False, max_missing_share=share)
     operator.render_template_fields({"params": {"nothing": None, "text": "many"}})
     with pytest.raises(exceptions.DeltaIllegalArgumentException, match="max_missing_share"):
         execute(operator)
     assert deltalake.DeltaTable(broken).version() == 3
+    with pytest.raises(exceptions.DeltaIllegalArgumentException, match="max_missing_share must be a number, got None"):
+        repair(broken, dry_run=False, max_missing_share=None)
 
 
 def test_vacuum(uri):

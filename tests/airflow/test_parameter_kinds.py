@@ -228,6 +228,7 @@ FITS = [
     (files, "partition_by", "a", ("a",)),
     (files, "partition_by", "", ()),
     (files, "replace_using", "", ("",)),  # refused when it runs, rather than left out
+    (files, "replace_using", [], ("",)),
     (delete, "txn_version", "7", 7),
     (delete, "txn_version", "", None),
     (start, "schema", {"type": "struct", "fields": []}, '{"type": "struct", "fields": []}'),

@@ -174,9 +174,9 @@ def _time(value: Any) -> datetime | None:
     return datetime.fromisoformat(value)
 
 
-def _names_as_given(value: Any) -> tuple[str, ...]:
+def _names(value: Any) -> tuple[str, ...]:
     if value is None or isinstance(value, str):
-        return () if value is None else (value,)
+        return (value,) if value else ()
     if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray):
         raise TypeError
     if not all(isinstance(name, str) for name in value):
@@ -184,8 +184,8 @@ def _names_as_given(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    return () if value == "" else _names_as_given(value)
+def _names_as_given(value: Any) -> tuple[str, ...]:
+    return ("",) if value in ("", []) else _names(value)
 
 
 def _location(value: Any) -> str | None:
@@ -247,7 +247,7 @@ TIME = Kind("an ISO 8601 time", _time)
 COUNT = Kind("a whole number above 0", _count)
 NAMES = Kind("a name or a list of names", _names)
 NAMES_AS_GIVEN = Kind("a name or a list of names", _names_as_given)
-"""For a parameter whose empty text is a template without a value, and must not count as left out."""
+"""For a parameter whose empty text or list comes from a template without a value, and must not count as left out."""
 LOCATION = Kind("a URI, a path or a name, as text or as a path", _location)
 LOCATIONS = Kind("a table or a list of tables: URIs, paths or names, as text or as paths", _locations)
 OPTIONS = Kind("a mapping, or JSON of one", _options)
