@@ -65,6 +65,7 @@ class DeltaOperator(Parameters, AirflowTask):
     emits_table: ClassVar[bool] = False
 
     def __init__(self, **kwargs: Any) -> None:
+        given = kwargs
         kwargs = with_own_mode(type(self), kwargs)
         kwargs = with_literals(type(self), {**own_settings(type(self), kwargs), **kwargs})
         own = take_arguments(self, kwargs)
@@ -73,7 +74,7 @@ class DeltaOperator(Parameters, AirflowTask):
         super().__init__(**kwargs)
         for name, value in own.items():
             setattr(self, name, value)
-        set_default_outlets(self, kwargs)
+        set_default_outlets(self, given)
         check_choices(self, self.choices)
         check_literals(self, partial(literal_problems, type(self)))
         self.__post_init__()
