@@ -136,7 +136,7 @@ def test_arguments_reach_the_tasks(dag):
         DeltaStageFilesOperator(task_id="stage")
         DeltaStageFilesOperator(task_id="own", mode="overwrite")
     start, stage, commit = (dag.get_task(f"t.{name}") for name in ("start", "stage", "commit"))
-    assert (start.table, start.partition_by, start.delta_conn_id) == ("/lake/t", ["day"], "lake")
+    assert (start.table, start.partition_by, start.delta_conn_id) == ("/lake/t", ("day",), "lake")
     assert (start.transaction_key, start.rerun_policy, start.properties) == ("{{ ds }}", "fail", {"delta.appendOnly": "true"})
     assert (stage.mode, dag.get_task("t.own").mode) == ("dynamic", "overwrite")
     assert (start.retries, stage.retries, commit.retries, commit.max_commit_attempts) == (2, 2, 7, 3)
