@@ -175,7 +175,7 @@ class TestWhatIsRefused:
             ({"pattern": "None"}, "pattern must be a non-empty string"),
             ({"source": "raw", "pattern": "[a"}, "without its"),
             ({"consumer": "None"}, "consumer must be"),
-            ({"force": "None"}, "force of the task 'load' must be true or false"),
+            ({"force": "None"}, "force must be true or false"),
             ({"modified_after": "None"}, "must be an ISO time"),
             ({"format": "xml"}, "format"),
             ({"engine": "duckdb"}, "engine"),
