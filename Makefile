@@ -91,11 +91,14 @@ $(SPARK_CLASSES): $(STAMP)
 demo: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN_TESTS) STORE=$(STORE) $(BIN)/python dags_examples/demo/run.py
 
-# Without coverage, which doubles the time of the tests of the engine: `make coverage` is a section of its own in .ci/run.
+# COVERAGE=1 (.ci/run): measured by all tests that neither start Spark nor need Airflow, in the same run; no test then runs twice for
+# it. Not by default, since it doubles the time of the tests of the engine; nor with TEST_ONLY, whose few tests reach little.
+MEASURED = $(if $(COVERAGE),$(if $(TEST_ONLY),,--cov --cov-report=term-missing:skip-covered))
+
 test: $(STAMP) $(SPARK_CLASSES)
 	$(if $(filter undefined,$(origin PLACE_$(TEST_PLACE))),$(error TEST_PLACE must be memory, tmp or spaces))
 	@$(if $(filter spaces,$(TEST_PLACE)),mkdir -p "$(SPACES)")
-	@$(RUN_TESTS) $(PLACE_$(TEST_PLACE)) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults and not installed" $(TEST_FLAGS)
+	@$(RUN_TESTS) $(PLACE_$(TEST_PLACE)) $(BIN)/python -m pytest -n 2 --dist loadfile $(MEASURED) -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults and not installed" $(TEST_FLAGS)
 
 test-slow: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults and not installed" $(TEST_FLAGS)

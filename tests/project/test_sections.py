@@ -31,9 +31,9 @@ def names(*paths, number=0):
     [
         (
             "provider/airflow_delta/log/storage/local.py",
-            {"coverage", "delta-spark", "slow", "lowest", "stores", "faults", "catalog"},
+            {"delta-spark", "slow", "lowest", "stores", "faults", "catalog"},
         ),
-        ("provider/airflow_delta/log/snapshot.py", {"coverage", "delta-spark", "slow", "lowest", "faults"}),
+        ("provider/airflow_delta/log/snapshot.py", {"delta-spark", "slow", "lowest", "faults"}),
         ("provider/airflow_delta/ui/data.py", {"installed", "pages", "slow"}),
         ("docs/quick-start.md", {"installed"}),
         ("provider/airflow_delta/operators/sql.py", {"slow", "lowest", "scenarios", "clusters"}),
