@@ -57,8 +57,8 @@ report = {{
 }}
 if "spark.test.error" in conf:
     report |= {{"errorClass": "SchemaMismatchException", "errorMessage": conf["spark.test.error"]}}
-(directory / "_report").mkdir()
-(directory / "_report" / "part-00000.txt").write_text(json.dumps(report))
+(directory / "reports").mkdir()
+(directory / "reports" / "part-00000.txt").write_text(json.dumps(report))
 sys.exit("spark.test.error" in conf)
 """
 
@@ -342,5 +342,5 @@ def finish(world, request):
 
     put_request(world.log, request)
     report = StageReport(transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt)
-    world.log.store.put(f"{request.directory}/_report/part-00000.txt", json.dumps(report.to_dict()).encode())
+    world.log.store.put(f"{request.directory}/reports/part-00000.txt", json.dumps(report.to_dict()).encode())
     return report

@@ -341,7 +341,7 @@ class TestProgress:
                 "id=1/part-0.parquet",
                 "_temporary/0/task_1/part-1.parquet",
                 "_temporary/0/_temporary/attempt_2/part-2.parquet",
-                "_report/report.json",
+                "reports/report.json",
                 "request.json",
                 ".part-0.parquet.crc",
                 "_SUCCESS",

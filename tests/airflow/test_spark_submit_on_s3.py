@@ -57,7 +57,7 @@ report = {{
     "written": {{"run": {{"numFiles": 1, "numRows": 3, "numBytes": len(body.getvalue())}}}},
     "directories": ["run"], "schemaString": json.dumps(schema),
 }}
-client.put_object(Bucket="lake", Key=directory + "/_report/part-00000.txt", Body=json.dumps(report).encode())
+client.put_object(Bucket="lake", Key=directory + "/reports/part-00000.txt", Body=json.dumps(report).encode())
 """
 
 

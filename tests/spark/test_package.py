@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -19,7 +20,10 @@ import pytest
 from airflow_delta import private_directory
 from airflow_delta.contract.options import REQUEST_PROPERTY
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.spark.package import build_package, package_bytes
+from airflow_delta.spark.package import application_path, build_package, package_bytes
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.stage.write.job_files import put_request, read_report
+from support.table import Table
 
 JOB = """
 import sys
@@ -131,31 +135,18 @@ def submit(tmp_path):
     environment |= {"PYTHONPATH": str(site), "PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
     environment |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
 
+    def spark_submit(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(home / "bin" / "spark-submit"), "--master", "local[1]", "--conf", "spark.ui.enabled=false", *arguments]
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+
     def run(request: StageRequest, *arguments: str) -> subprocess.CompletedProcess[str]:
         path = tmp_path / "table" / request.directory / "request.json"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(request.to_dict()))
-        return subprocess.run(
-            [
-                home / "bin" / "spark-submit",
-                "--master",
-                "local[1]",
-                "--py-files",
-                build_package(str(tmp_path / "zip")),
-                "--conf",
-                f"{REQUEST_PROPERTY}={request.path}/request.json",
-                "--conf",
-                "spark.ui.enabled=false",
-                str(job),
-                *arguments,
-            ],
-            env=environment,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        asked = f"{REQUEST_PROPERTY}={request.path}/request.json"
+        return spark_submit("--py-files", build_package(str(tmp_path / "zip")), "--conf", asked, str(job), *arguments)
 
+    run.spark_submit = spark_submit
     return run
 
 
@@ -175,7 +166,7 @@ def test_a_job_without_our_packages_stages_through_spark_submit(submit, tmp_path
     done = submit(request, "good")
     assert done.returncode == 0, done.stderr[-3000:]
     attempt = tmp_path / "table" / request.directory
-    [part] = (attempt / "_report").glob("part-*")
+    [part] = (attempt / "reports").glob("*/part-*")
     report = StageReport.from_dict(json.loads(part.read_text()))
     assert (report.transaction_id, report.stage, report.attempt, report.error_class) == ("t1", "s", "1-a", None)
     [file] = (attempt / report.directories[0]).rglob("*.parquet")
@@ -199,7 +190,35 @@ def test_a_job_that_fails_leaves_its_typed_error(submit, tmp_path):
     )
     done = submit(request, "bad")
     assert done.returncode != 0
-    [part] = (tmp_path / "table" / request.directory / "_report").glob("part-*")
+    [part] = (tmp_path / "table" / request.directory / "reports").glob("*/part-*")
     report = StageReport.from_dict(json.loads(part.read_text()))
     assert report.error_class == "SchemaMismatchException"
     assert "column id: expected bigint, got string" in report.error_message
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_application_alone_is_enough_and_run_twice_it_stages_once(submit, tmp_path):
+    """With nothing but two arguments, as services run it; below a path that would be a pattern."""
+    table = Table(tmp_path / "a [lake]" / "table")
+    handle = table.begin()
+    table.publish(handle, table.stage_rows(handle, [1, 2, 3]))
+    handle = table.begin()
+    view = table.view(handle)
+    work = plan_delete(view, predicate="id = 2")
+    place = table.path / work.request.directory
+    uri = put_request(table.log(), work.request)
+    application = shutil.copy(application_path(), place / "application.py")
+    package = shutil.copy(build_package(str(tmp_path / "zip")), place / "package.zip")
+    given = ["--delta-request", uri, "--delta-package", f"{work.request.path}/{Path(package).name}"]
+    for runs in (1, 2):
+        done = submit.spark_submit(application, *given)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert ("is already staged by another run of this job" in done.stdout) is (runs == 2)
+        assert len(list((place / "reports").iterdir())) == 1
+        report = read_report(table.log(), work.request)
+        assert {path.name.split("-")[0] for path in place.iterdir() if path.is_dir() and path.name != "reports"} == {
+            name.split("-")[0] for name in (*report.directories, *report.copied_directories)
+        }
+    table.publish(handle, work.collect(work.request, report))
+    assert table.rows() == [(1,), (3,)]

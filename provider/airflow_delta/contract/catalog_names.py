@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING
 
 from airflow_delta.contract.delta_names import (
     CHECKPOINT_POLICY,
@@ -16,6 +16,9 @@ from airflow_delta.contract.delta_names import (
     FEATURE_PREFIX,
 )
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+if TYPE_CHECKING:
+    from typing import Self  # not in Python 3.10, which clusters may have
 
 _PART = r"`(?:[^`]|``)+`|[^`.\s/:]+"
 _NAME = re.compile(rf"({_PART})\.({_PART})\.({_PART})")

@@ -12,9 +12,12 @@ import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import ContractVersionException, StagingException, TableRead
+
+if TYPE_CHECKING:
+    from typing import Self  # not in Python 3.10, which clusters may have
 
 CONTRACT = 1
 """Version of this contract. A payload of another version is refused."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -93,7 +93,7 @@ def _code_point(character: str) -> str:
 def _timestamp(value: datetime) -> str:
     if value.tzinfo is None:
         return f"TIMESTAMP_NTZ'{value.isoformat(sep=' ')}'"
-    return f"TIMESTAMP'{value.astimezone(UTC).isoformat(sep=' ')}'"
+    return f"TIMESTAMP'{value.astimezone(timezone.utc).isoformat(sep=' ')}'"
 
 
 def _number(value: float | Decimal) -> str:

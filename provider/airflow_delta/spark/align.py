@@ -13,6 +13,7 @@ from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.contract.table_rules import broken_rule
 from airflow_delta.exceptions import SchemaMismatchException
+from airflow_delta.spark.older_spark import check_type, try_cast
 from airflow_delta.spark.row_errors import RowChecks
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def _is_aligned(given: Json, target: Json) -> bool:
 
 def spark_type(data_type: schemas.Type) -> DataType:
     """Return PySpark's form of a type in JSON form."""
+    check_type(data_type)
     struct = StructType.fromJson(
         {"type": "struct", "fields": [{"name": "x", "type": data_type, "nullable": True, "metadata": {}}]}
     )
@@ -141,7 +143,7 @@ def _cast(column: Column, given: schemas.Type, target: schemas.Type, path: str, 
     if how == schemas.WIDEN:
         return column.cast(wanted)
     # try_cast does not depend on the session's ANSI setting: null if the value does not fit.
-    cast = column.try_cast(wanted)
+    cast = try_cast(column, wanted)
     error = "CAST_INVALID_INPUT" if given == "string" else "DELTA_CAST_OVERFLOW_IN_TABLE_WRITE"
     overflow = checks.violated(
         SchemaMismatchException,
@@ -161,7 +163,7 @@ def _cast_variant(column: Column, given: schemas.Type, target: schemas.Type, pat
     wanted = spark_type(target)
     if target == schemas.VARIANT or not isinstance(target, str):
         return column.cast(wanted)  # a variant without the parts of the type fails, whatever the session's ANSI setting
-    cast = column.try_cast(wanted)
+    cast = try_cast(column, wanted)
     misfit = checks.violated(
         SchemaMismatchException,
         f"Column {path} holds a variant that does not fit into {schemas.type_name(target)} (INVALID_VARIANT_CAST)",

@@ -1,22 +1,45 @@
 """The Spark application of submitted operations: the request says what to do.
 
-Submitted by the provider's operators with ``spark.airflow_delta.request`` set, or by hand with ``--delta-request``.
+Submitted by the provider's operators with ``spark.airflow_delta.request`` set, or by hand or any service with
+``--delta-request URI``. With ``--delta-package URI`` this file is all that a cluster needs: it fetches the modules from there.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+import tempfile
+
 from pyspark.sql import SparkSession
 
-from airflow_delta.spark.job import delta_stage
+PACKAGE_ARGUMENT = "--delta-package"
 
 
 def main() -> None:
     """Run the operation and write the report beside the staged files."""
+    # A service that made the session ends it, too.
+    is_own = SparkSession.getActiveSession() is None
     spark = SparkSession.builder.getOrCreate()
     try:
+        if PACKAGE_ARGUMENT in sys.argv[:-1]:
+            add_package(spark, sys.argv[sys.argv.index(PACKAGE_ARGUMENT) + 1])
+        from airflow_delta.spark.job import delta_stage
+
         delta_stage(spark).run()
     finally:
-        spark.stop()
+        if is_own:
+            spark.stop()
+
+
+def add_package(spark: SparkSession, uri: str) -> None:
+    """Have this driver import the modules of a zip on storage, before any that are installed; executors need none."""
+    literal = re.sub(r"([*?\[\]{}\\])", r"\\\1", uri)  # no pattern
+    data = spark.read.format("binaryFile").load(literal).select("content").collect()[0][0]
+    path = os.path.join(tempfile.mkdtemp(prefix="airflow-delta-"), "airflow_delta.zip")
+    with open(path, "wb") as file:
+        file.write(bytes(data))
+    sys.path.insert(0, path)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,6 @@ def _batches(plan: ChangePlan, kind: str, change_type: str | None) -> Iterator[l
 
 
 def _values(commit: ChangeCommit, change_type: str | None) -> dict[str, str | None]:
-    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=commit.timestamp)
+    time = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=commit.timestamp)
     values: dict[str, str | None] = {COMMIT_VERSION: str(commit.version), COMMIT_TIMESTAMP: time.isoformat()}
     return values if change_type is None else {**values, CHANGE_TYPE: change_type}

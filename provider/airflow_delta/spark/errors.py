@@ -100,7 +100,7 @@ def spark_job_error(error: BaseException, uri: str = "") -> SparkJobException | 
     return SparkJobException(
         f"Spark failed{f' on table {uri}' if uri else ''}: {said}{f' Called from {place}.' if place else ''}"
         f"{spaced(memory_advice(str(error)))} The stack trace is in the log at DEBUG.",
-        condition=_condition_of(error),
+        condition=spark_condition(error),
         table=uri or None,
     )
 
@@ -145,9 +145,11 @@ def _nothing_said(error: BaseException) -> str:
     return f"{name} without a message ({thrown[:_LONGEST_LINE]}); the lines of Spark before it in this log may tell why."
 
 
-def _condition_of(error: BaseException) -> str | None:
+def spark_condition(error: BaseException) -> str | None:
+    """Return the name of the condition that Spark raised an error for, such as ``PATH_NOT_FOUND``; ``None`` if it has none."""
+    name = "getCondition" if hasattr(error, "getCondition") else "getErrorClass"  # of Spark 3.5
     try:
-        return str(getattr(error, "getCondition", lambda: None)() or "") or None
+        return str(getattr(error, name, lambda: None)() or "") or None
     except Exception:  # noqa: BLE001 - it asks the JVM, which may be gone
         return None
 

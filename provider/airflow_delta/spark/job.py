@@ -13,12 +13,15 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import logging
 import os
 import sys
+import uuid
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 
 from airflow_delta.contract.options import REQUEST_PROPERTY, SECRET_PROPERTY
@@ -33,7 +36,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.masking import masked
-from airflow_delta.spark.errors import typed_error, users_place
+from airflow_delta.spark.errors import spark_condition, typed_error, users_place
 from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.spark.run_operation import run_operation
 from airflow_delta.spark.stage import stage_dataframe
@@ -41,6 +44,8 @@ from airflow_delta.spark.stage import stage_dataframe
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+logger = logging.getLogger(__name__)
 
 REQUEST_VARIABLE = "AIRFLOW_DELTA_REQUEST"
 REQUEST_ARGUMENT = "--delta-request"
@@ -106,6 +111,13 @@ class DeltaStage:
                 f"The stage {self.request.task_id} has already written. Union the DataFrames, or use one task for each.",
             )
         self._written = True
+        if (earlier := self._reported_before()) is not None:
+            logger.warning(
+                "Stage %s of %s is already staged by another run of this job: this one ends here.",
+                self.request.stage,
+                self.request.table,
+            )
+            return earlier
         try:
             report = work()
         except Exception as raised:
@@ -151,8 +163,25 @@ class DeltaStage:
         sys.excepthook = report
 
     def _leave(self, report: StageReport) -> None:
+        """Leave a report beside those of other runs: a service may run a job twice, and the worker takes the first good one."""
         line = self.spark.range(1).select(sf.lit(sealed(report)).alias("value")).coalesce(1)
-        line.write.mode("overwrite").option("compression", "none").text(f"{self.request.path}/{REPORT_DIRECTORY}")
+        line.write.option("compression", "none").text(f"{self.request.path}/{REPORT_DIRECTORY}/{uuid.uuid4().hex[:8]}")
+
+    def _reported_before(self) -> StageReport | None:
+        """Return the report of another run of this job that has staged everything."""
+        reports = f"{escape_glob(self.request.path)}/{REPORT_DIRECTORY}/*"
+        try:
+            rows = self.spark.read.option("wholetext", "true").text(reports).collect()
+        except AnalysisException as error:
+            if spark_condition(error) != "PATH_NOT_FOUND":
+                raise
+            return None
+        for row in rows:
+            with contextlib.suppress(ValueError, DeltaError):  # a damaged one is for the worker to refuse
+                report = StageReport.from_dict(unsealed(str(row[0]), "A report of this stage"))
+                if report.error_class is None:
+                    return report
+        return None
 
 
 def _secrets(spark: SparkSession) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pyspark import inheritable_thread_target
+from airflow_delta.spark.older_spark import thread_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,5 +18,4 @@ def with_job_group(spark: SparkSession, work: Callable[..., Any]) -> Callable[..
 
     :param work: work of the thread. Wrap it for each thread: all calls share one copy of the properties.
     """
-    wrapped: Callable[..., Any] = inheritable_thread_target(spark)(work)
-    return wrapped
+    return thread_target(spark, work)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 
 from airflow_delta.spark.align import spark_name
+from airflow_delta.spark.older_spark import rebalance
 from airflow_delta.spark.session_settings import session_settings
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def rebalanced(df: DataFrame, size: int | None, partitions: Sequence[str]) -> Da
     """
     if size is None:
         return df
-    return df.hint("rebalance", *[sf.col(spark_name(name)) for name in partitions])
+    return rebalance(df, [sf.col(spark_name(name)) for name in partitions])
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from airflow_delta.contract.spark_paths import data_file_uri, escape_glob, is_en
 from airflow_delta.exceptions import StagingException
 from airflow_delta.spark.align import spark_name, spark_type
 from airflow_delta.spark.layout import Layout
+from airflow_delta.spark.older_spark import metadata_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -147,7 +148,7 @@ def _read_parquet(
         "ignoreCorruptFiles": "false",
     }
     df = reader.options(**options).parquet(*paths)
-    metadata = df.metadataColumn("_metadata")  # even if the table has a column of that name
+    metadata = metadata_column(df)  # even if the table has a column of that name
     about = [
         metadata[name].alias(alias) for name, alias in (("file_path", FILE_COLUMN), ("row_index", ROW_COLUMN)) if alias in out
     ]

@@ -19,6 +19,7 @@ from airflow_delta.contract.target import partition_fields
 from airflow_delta.contract.zones import zoneless_values
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.spark.align import converted, spark_name, spark_type
+from airflow_delta.spark.older_spark import after_epoch
 from airflow_delta.spark.row_errors import RowChecks
 from airflow_delta.spark.written_files import check_read_back, save
 
@@ -137,7 +138,7 @@ def _as_in_log(spark: SparkSession, name: str, texts: set[str]) -> Column:
 
 def _in_utc(name: str) -> str:
     # Computed from the instant: formatting in a zone with daylight saving is ambiguous for an hour a year.
-    return f"timestampadd(MICROSECOND, unix_micros({spark_name(name)}), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
+    return after_epoch(f"unix_micros({spark_name(name)})")
 
 
 def _stored(field: Json, kind: Type, request: StageRequest, checks: RowChecks, *, in_path: bool) -> Column:

@@ -17,6 +17,7 @@ from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageRequest
 from airflow_delta.contract.spark_paths import escape_glob
 from airflow_delta.exceptions import StagedFileException
+from airflow_delta.spark.errors import spark_condition
 from airflow_delta.spark.session_settings import session_settings
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _listing(spark: SparkSession, request: StageRequest, names: Mapping[str, int
         with session_settings(spark, _LISTING):
             found = reader.load(f"{escape_glob(request.path)}/{run}*").select("path", "length").collect()
     except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
+        if spark_condition(error) != "PATH_NOT_FOUND":
             raise
         return []  # object stores have no empty directories
     return [(str(row[0]), int(row[1])) for row in found]

@@ -1,17 +1,26 @@
-"""The request and the report of a job that runs elsewhere, as files beside those of its attempt."""
+"""The request and the reports of a job that runs elsewhere, as files beside those of its attempt.
+
+A service may run a job twice: two drivers at once, one after the other, or one that comes back a day later. Each run writes
+below directories of its own and leaves a report of its own. Which one is collected is decided here, on the store that also
+decides which commit is the next version: the first who collects puts its choice if there is none yet, and everyone else takes
+that one.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from typing import TYPE_CHECKING
 
 from airflow_delta import exceptions
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.sealed import sealed, unsealed
-from airflow_delta.contract.staging_directory import REPORT_DIRECTORY, REQUEST_NAME
+from airflow_delta.contract.staging_directory import COLLECTED_NAME, REPORT_DIRECTORY, REQUEST_NAME
 from airflow_delta.exceptions import DeltaError, StageFailedException, StagingException
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.storage.base import FileStatus
 
 
 def put_request(log: DeltaLog, request: StageRequest) -> str:
@@ -37,36 +46,46 @@ def read_request(log: DeltaLog, directory: str) -> StageRequest:
 
 
 def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
-    """Read the report that a job elsewhere left in the attempt's directory.
+    """Read the report that a job elsewhere left in the attempt's directory: the first good one, of several.
+
+    From then on it is the one of this attempt, whatever another run of the job leaves.
 
     :raises StagingException: if there is none: the job ended without staging.
     :raises DeltaError: the typed error that the stage itself reported.
     """
     directory = f"{request.directory}/{REPORT_DIRECTORY}"
-    parts = sorted(s.path for s in log.store.list_recursive(directory) if s.name.startswith("part-") and s.size)
-    if not parts:
+    runs = _runs(log, directory)
+    if (collected := _collected(log, request)) is not None:
+        if collected not in runs:
+            raise log.error(
+                StagingException,
+                f"The report of stage {request.stage} that was collected is gone ({collected} of table {log.uri}). Clear the "
+                "task that planned the stage, with everything downstream.",
+                version=request.read_version,
+            )
+        return _report(log, request, runs[collected])
+    if not runs:
         raise log.error(
             StagingException,
             f"The job of stage {request.stage} ended without staging anything for table {log.uri} (no report in "
             f"{directory}). Does it call delta_stage(spark).write(df)?",
             version=request.read_version,
         )
-    try:
-        text = b"".join(log.store.read_many(parts)).decode()
-        report = StageReport.from_dict(unsealed(text, f"The report of stage {request.stage} for table {log.uri}"))
-    except ValueError as error:
-        raise log.error(StagingException, f"The report of stage {request.stage} in {directory} is not JSON: {error}") from error
-    if report.error_class is not None:
-        kind = getattr(exceptions, report.error_class, None)
-        typed = kind if isinstance(kind, type) and issubclass(kind, DeltaError) else StageFailedException
-        more = {"differences": report.differences} if issubclass(typed, exceptions.SchemaDriftException) else {}
-        raise typed(
-            f"Stage {request.stage} failed on the cluster: {report.error_message or report.error_class}",
-            table=log.uri,
-            version=request.read_version,
-            **more,
-        )
-    return report
+    error: DeltaError | None = None
+    for run, parts in runs.items():
+        try:
+            report = _report(log, request, parts)
+        except DeltaError as failed:
+            error = failed
+            continue
+        choice = json.dumps({"report": run}).encode()
+        try:
+            log.store.put_if_absent(f"{request.directory}/{COLLECTED_NAME}", choice)
+        except FileExistsError:
+            return read_report(log, request)
+        return report
+    assert error is not None
+    raise error
 
 
 def reported_error(log: DeltaLog, request: StageRequest) -> DeltaError | None:
@@ -78,3 +97,39 @@ def reported_error(log: DeltaLog, request: StageRequest) -> DeltaError | None:
     except DeltaError as reported:
         return reported
     return None
+
+
+def _runs(log: DeltaLog, directory: str) -> dict[str, list[FileStatus]]:
+    """Return the files of each report by its directory, in the order in which they were left."""
+    found: dict[str, list[FileStatus]] = {}
+    for status in log.store.list_recursive(directory):
+        # Below _temporary are those of a run that is still leaving its report.
+        if status.name.startswith("part-") and status.size and "/_temporary/" not in status.path:
+            found.setdefault(status.path.rpartition("/")[0], []).append(status)
+    return dict(sorted(found.items(), key=lambda run: (min(part.modification_time for part in run[1]), run[0])))
+
+
+def _collected(log: DeltaLog, request: StageRequest) -> str | None:
+    with contextlib.suppress(FileNotFoundError):
+        return str(json.loads(log.store.read(f"{request.directory}/{COLLECTED_NAME}"))["report"])
+    return None
+
+
+def _report(log: DeltaLog, request: StageRequest, parts: list[FileStatus]) -> StageReport:
+    paths = sorted(part.path for part in parts)
+    try:
+        text = b"".join(log.store.read_many(paths)).decode()
+        report = StageReport.from_dict(unsealed(text, f"The report of stage {request.stage} for table {log.uri}"))
+    except ValueError as error:
+        raise log.error(StagingException, f"The report of stage {request.stage} in {paths[0]} is not JSON: {error}") from error
+    if report.error_class is None:
+        return report
+    kind = getattr(exceptions, report.error_class, None)
+    typed = kind if isinstance(kind, type) and issubclass(kind, DeltaError) else StageFailedException
+    more = {"differences": report.differences} if issubclass(typed, exceptions.SchemaDriftException) else {}
+    raise typed(
+        f"Stage {request.stage} failed on the cluster: {report.error_message or report.error_class}",
+        table=log.uri,
+        version=request.read_version,
+        **more,
+    )
