@@ -13,9 +13,7 @@ from airflow_delta.contract.kinds import NAMES, TRUTH, WHOLE_NUMBER
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.base import DeltaOperator
 from airflow_delta.tasks.declared import Parameters, parameter
-from support.task_classes import task_classes
-
-from .test_templates import documented
+from support.task_classes import documented, task_classes
 
 OURS = [kind for kind in task_classes() if issubclass(kind, Parameters)]
 
