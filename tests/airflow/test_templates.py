@@ -72,5 +72,6 @@ def test_the_timeout_of_transactions_as_text(tmp_path):
     deltalake.write_deltalake(str(tmp_path), pa.table({"id": [1]}))
     operator = DeltaVacuumOperator(task_id="t", table=str(tmp_path), transaction_timeout_hours="{{ params.hours }}")
     operator.render_template_fields({"params": {"hours": 48}})
+    operator.pre_execute({})
     result = operator.run(DeltaLog.for_table(str(tmp_path)), operator.hold(CommitPart), context(operator))
     assert result["numLiveTransactions"] == 0
