@@ -23,8 +23,7 @@ from airflow_delta.table.definition.altered_table import AlteredTable, is_alter
 from airflow_delta.table.definition.create import clustering_domain
 from airflow_delta.table.definition.evolve import new_metadata
 from airflow_delta.table.definition.staged_definition import definition_of
-from airflow_delta.table.positions.commit import positions_to_commit
-from airflow_delta.table.positions.files.load import keep_records
+from airflow_delta.table.positions.commit import PositionsToCommit, positions_to_commit
 from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
 from airflow_delta.table.stage.view import TransactionView
@@ -75,6 +74,7 @@ class StagedCommit:
     actions: list[Action]
     operation: Operation
     tags: dict[str, str]
+    positions: PositionsToCommit
 
 
 def staged_commit(view: TransactionView, policy: CommitPolicy | None = None) -> StagedCommit:
@@ -189,13 +189,22 @@ def _prepared(
         written = operation_of(txn.metadata, data, replaced) if data else None
         operation = operation_with(altered, written, view.snapshot.metadata.partition_columns)
         tags |= operation_tags(altered, written)
-    return StagedCommit(txn=txn, view=view, data=data, replaced=replaced, actions=actions, operation=operation, tags=tags)
+    return StagedCommit(
+        txn=txn,
+        view=view,
+        data=data,
+        replaced=replaced,
+        actions=actions,
+        operation=operation,
+        tags=tags,
+        positions=positions,
+    )
 
 
 def _commit(staged: StagedCommit, options: CommitOptions) -> CommitResult:
     """Commit what the stages amount to."""
     txn = staged.txn
-    keep_records(staged.view)
+    staged.positions.keep()
     for hook in options.hooks:
         txn.register_post_commit_hook(hook)
     txn.commit(staged.actions, staged.operation, tags=staged.tags, user_metadata=options.user_metadata)

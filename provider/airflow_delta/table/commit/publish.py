@@ -168,7 +168,7 @@ def clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWr
         paths = [write.manifest.path for write in writes if write.manifest is not None]
         for write in writes:
             directory = attempt_directory(handle.transaction_id, write.stage, write.attempt)
-            paths += pin_paths(handle, write)
+            paths += pin_paths(handle.transaction_id, write)
             if any(key.file is not None for key in write.reads.keys):
                 paths.append(f"{directory}/{KEYS_NAME}")
             if log.store.head(f"{directory}/{REQUEST_NAME}") is not None:

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import ConcurrentTransactionException
-from airflow_delta.table.positions.files.load import LOADED_BY_OTHERS, load_path, reported_loads
+from airflow_delta.table.positions.files.load import LOADED_BY_OTHERS, ReportedLoads, load_path, reported_loads
 from airflow_delta.table.positions.position import check_not_moved
 from airflow_delta.table.positions.rows import READ_BY_OTHERS, range_path, read_elsewhere, reported_ranges
 from airflow_delta.transaction.conflicts.errors import creator_of
 
 if TYPE_CHECKING:
-    from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+    from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.table.positions.position import Position
     from airflow_delta.table.stage.view import TransactionView
     from airflow_delta.transaction.reads.app_ids import AppIdConflict
@@ -31,11 +31,17 @@ class PositionsToCommit:
     :ivar versions: that it sets, by application id.
     :ivar conflicts: what a conflict over each of them says.
     :ivar rules: about positions of others that show the same rows, which cannot be named.
+    :ivar loads: the loads among them.
     """
 
     versions: dict[str, int]
     conflicts: dict[str, AppIdConflict]
     rules: tuple[Rule, ...]
+    loads: ReportedLoads
+
+    def keep(self) -> None:
+        """Put what the positions name, for good: the commit follows."""
+        self.loads.keep()
 
 
 def positions_to_commit(view: TransactionView, *, created: bool) -> PositionsToCommit:
@@ -49,7 +55,8 @@ def positions_to_commit(view: TransactionView, *, created: bool) -> PositionsToC
     :raises ConcurrentTransactionException: if a position has moved since the transaction began, or the table was created with
         what the stages have taken.
     """
-    ranges, loads = reported_ranges(view), reported_loads(view)
+    ranges = reported_ranges(view) if any(stage.write.sources for stage in view.stages) else []
+    loads = reported_loads(view) if any(stage.write.loads for stage in view.stages) else ReportedLoads(view.log)
     versions: dict[str, int] = {}
     conflicts: dict[str, AppIdConflict] = {}
     kinds: tuple[tuple[Sequence[Position], AppIdConflict], ...] = ((ranges, READ_BY_OTHERS), (loads.loads, LOADED_BY_OTHERS))
@@ -71,12 +78,12 @@ def positions_to_commit(view: TransactionView, *, created: bool) -> PositionsToC
             winning_version=0,
             winning_commit=info,
         )
-    return PositionsToCommit(versions, conflicts, tuple(rules))
+    return PositionsToCommit(versions, conflicts, tuple(rules), loads)
 
 
-def pin_paths(handle: TransactionHandle, write: StagedWrite) -> list[str]:
+def pin_paths(transaction_id: str, write: StagedWrite) -> list[str]:
     """Return the paths of the pins of what a stage has taken."""
     return [
-        *(range_path(handle, source) for source in write.sources),
-        *(load_path(handle, load.consumer) for load in write.loads),
+        *(range_path(transaction_id, source) for source in write.sources),
+        *(load_path(transaction_id, load.consumer) for load in write.loads),
     ]

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def pin_path(handle: TransactionHandle, kind: str, name: str) -> str:
+def pin_path(transaction_id: str, kind: str, name: str) -> str:
     """Return the path of a pin.
 
     :param kind: of the source.
     :param name: what else tells the pins of a transaction apart; of any length.
     """
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{transaction_directory(handle.transaction_id)}/{SCAN_DIRECTORY}/{kind}-{digest}.json"
+    return f"{transaction_directory(transaction_id)}/{SCAN_DIRECTORY}/{kind}-{digest}.json"
 
 
 class Pin(Generic[T]):

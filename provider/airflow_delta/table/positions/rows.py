@@ -21,7 +21,6 @@ from airflow_delta.table.positions.pin import Pin, pin_path
 from airflow_delta.table.positions.position import check_not_cloned, last_position, moved_by_others
 
 if TYPE_CHECKING:
-    from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.table.stage.view import TransactionView
 
 READ_BY_OTHERS = moved_by_others(
@@ -90,13 +89,13 @@ def pinned_range(view: TransactionView, source: SourcePosition) -> SourcePositio
     return pin.read(what, lambda found: found.app_id == source.app_id)
 
 
-def range_path(handle: TransactionHandle, source: SourcePosition) -> str:
+def range_path(transaction_id: str, source: SourcePosition) -> str:
     """Return the path of the file that pins the range of a source."""
-    return pin_path(handle, "new-rows", source.app_id)
+    return pin_path(transaction_id, "new-rows", source.app_id)
 
 
 def _pin(view: TransactionView, source: SourcePosition) -> Pin[SourcePosition]:
-    return Pin(view.log, view.handle, range_path(view.handle, source), _decoded)
+    return Pin(view.log, view.handle, range_path(view.handle.transaction_id, source), _decoded)
 
 
 def _decoded(data: bytes) -> SourcePosition | None:

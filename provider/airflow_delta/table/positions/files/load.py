@@ -20,7 +20,6 @@ from airflow_delta.table.positions.pin import Pin, pin_path
 from airflow_delta.table.positions.position import moved_by_others
 
 if TYPE_CHECKING:
-    from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.stage.stage_view import StageView
     from airflow_delta.table.stage.view import TransactionView
@@ -79,13 +78,13 @@ def pinned_load(view: StageView, record: LoadRecord, source: str) -> tuple[FileL
     return found.reported(source), found.record
 
 
-def load_path(handle: TransactionHandle, consumer: str) -> str:
+def load_path(transaction_id: str, consumer: str) -> str:
     """Return the path of the file that pins what a consumer loads."""
-    return pin_path(handle, "copy-into", consumer)
+    return pin_path(transaction_id, "copy-into", consumer)
 
 
 def _pin(view: TransactionView, consumer: str) -> Pin[PinnedLoad]:
-    return Pin(view.log, view.handle, load_path(view.handle, consumer), _decoded)
+    return Pin(view.log, view.handle, load_path(view.handle.transaction_id, consumer), _decoded)
 
 
 def _sealed(task_id: str, data: bytes) -> bytes:
@@ -111,12 +110,19 @@ def _decoded(content: bytes) -> PinnedLoad | None:
 class ReportedLoads:
     """The loads that a commit records.
 
+    :ivar pinned: each as it was pinned.
     :ivar unshared: places of the files that no other consumer may have loaded.
     """
 
     log: DeltaLog
-    loads: tuple[FileLoad, ...]
-    unshared: frozenset[str]
+    loads: tuple[FileLoad, ...] = ()
+    pinned: tuple[PinnedLoad, ...] = ()
+    unshared: frozenset[str] = frozenset()
+
+    def keep(self) -> None:
+        """Put the records of the loads into the log's directory, for good: the commit that follows names them."""
+        for load in self.pinned:
+            keep_record(self.log, load.record.consumer, load.record.number, load.data)
 
     def loaded_by_another(self, versions: Mapping[str, int]) -> str | None:
         """Return why another commit conflicts: another consumer has loaded one of the files in it.
@@ -141,10 +147,11 @@ def reported_loads(view: TransactionView) -> ReportedLoads:
     :raises StagingException: if a load is not the pinned one.
     """
     loads: dict[str, FileLoad] = {}
+    found: list[PinnedLoad] = []
     files: set[str] = set()
     unshared: set[str] = set()
     places = Places()
-    for load in _loads(view):
+    for load in [load for stage in view.stages for load in stage.write.loads]:
         if load.consumer in loads:
             raise view.handle.error(
                 StageConflictException,
@@ -153,7 +160,8 @@ def reported_loads(view: TransactionView) -> ReportedLoads:
                 "its own, and files of its own.",
             )
         loads[load.consumer] = load
-        record = _pinned_as(view, load).record
+        found.append(_pinned_as(view, load))
+        record = found[-1].record
         paths = {places.of(file.path) for file in record.new}
         if twice := sorted(paths & files):
             raise view.handle.error(
@@ -165,17 +173,7 @@ def reported_loads(view: TransactionView) -> ReportedLoads:
         files |= paths
         if record.unshared:
             unshared |= paths
-    return ReportedLoads(view.log, tuple(loads.values()), frozenset(unshared))
-
-
-def keep_records(view: TransactionView) -> None:
-    """Put the records of the loads into the log's directory, for good: the commit that follows names them."""
-    for load in _loads(view):
-        keep_record(view.log, load.consumer, load.number, _pinned_as(view, load).data)
-
-
-def _loads(view: TransactionView) -> list[FileLoad]:
-    return [load for stage in view.stages for load in stage.write.loads]
+    return ReportedLoads(view.log, tuple(loads.values()), tuple(found), frozenset(unshared))
 
 
 def _pinned_as(view: TransactionView, load: FileLoad) -> PinnedLoad:
