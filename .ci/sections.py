@@ -64,17 +64,29 @@ def chosen(paths: list[str] | None, number: int) -> list[tuple[str, dict]]:
     with_rooms = [name for name, section in sections.items() if "rooms" in section]
     untouched = [name for name in with_rooms if not everything and not touches(sections[name]["rooms"], paths or [])]
     turn = untouched[number % len(untouched)] if untouched else None
+    left_out = _left_to_others(sections, [name for name in with_rooms if name not in untouched], paths or [], number)
     untouched += [name for name in with_rooms if everything and not sections[name]["rooms"]]
     found = []
     for name, section in sections.items():
-        if name in untouched and name != turn:
+        if (name in untouched and name != turn) or name in left_out:
             continue
         parts = section.get("parts_by_turn", 1) if name == turn else section.get("parts", 1)
-        draw = number // len(untouched) if name == turn else number
+        taken_in_turn = sum("one_of" in each for each in sections.values()) if "one_of" in section else 1
+        draw = number // (len(untouched) if name == turn else taken_in_turn)
         part = {section["variable"]: f"{draw % parts + 1}/{parts}"} if parts > 1 else {}
         if choices := section.get("by_turn"):
             part = {section["variable"]: choices[number % len(choices)]}
         found.append((name, {**section, "part": part}))
+    return found
+
+
+def _left_to_others(sections: dict[str, dict], touched: list[str], paths: list[str], number: int) -> set[str]:
+    """Return the sections that another one with the same ``one_of`` runs instead of, this time."""
+    found = set()
+    for word in {sections[name]["one_of"] for name in touched if "one_of" in sections[name]}:
+        same = [name for name in touched if sections[name].get("one_of") == word]
+        tests = {name: [room for room in sections[name]["rooms"] if room.startswith("tests/")] for name in same}
+        found |= {name for name in same if name != same[number % len(same)] and not touches(tests[name], paths)}
     return found
 
 

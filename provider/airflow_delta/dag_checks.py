@@ -32,6 +32,7 @@ _TABLES = ("table", "tables")
 
 HANDS_ON = {
     "start": "the handle, which every stage and the commit need",
+    "job": "what the operator of a job is given, and where the job works",
     "stage": "its staged write, which the commit publishes",
     "commit": "its result, by which the abort task knows that it is published",
 }

@@ -18,10 +18,10 @@ from airflow_delta.log.expressions.text import SqlSyntaxError as SqlSyntaxError
 from airflow_delta.log.expressions.text import tree_of as tree_of
 from airflow_delta.log.features.protocol import BY_COMMITTER as BY_COMMITTER
 from airflow_delta.log.storage.conditional_put import check_conditional_put as check_conditional_put
-from airflow_delta.log.storage.factory import check_other_location as check_other_location
 from airflow_delta.log.storage.factory import scheme_problem as scheme_problem
 from airflow_delta.log.storage.factory import store_for as store_for
 from airflow_delta.log.storage.local import LocalStore as LocalStore
+from airflow_delta.log.storage.other_locations import check_other_location as check_other_location
 from airflow_delta.log.table_definition import TableDefinition as TableDefinition
 from airflow_delta.spark.changes import read_change_plan as read_change_plan
 from airflow_delta.spark.package import application_path as application_path
@@ -85,6 +85,7 @@ from airflow_delta.table.observe.watch import version_reached as version_reached
 from airflow_delta.table.observe.watch import watermark_now as watermark_now
 from airflow_delta.table.observe.watch import watermark_read as watermark_read
 from airflow_delta.table.operations.clone import clone_table as clone_table
+from airflow_delta.table.operations.collect import collect_operation as collect_operation
 from airflow_delta.table.operations.convert import convert_to_delta as convert_to_delta
 from airflow_delta.table.operations.drop_feature.run import drop_feature as drop_feature
 from airflow_delta.table.operations.drop_feature.run import remove_column_mapping as remove_column_mapping

@@ -124,6 +124,8 @@ class DeltaTransactionGroup(TaskGroup):
 
     def _close(self) -> None:
         stages = self.stages = [task for task in self.iter_tasks() if self._takes_part(task, "stage")]
+        for task in self.iter_tasks():
+            self._takes_part(task, "job")
         groups = self.get_task_group_dict().values()
         inner = [group for group in groups if isinstance(group, DeltaTransactionGroup) and group is not self]
         if not stages and inner:
@@ -264,7 +266,7 @@ def delta_transaction(
     """Open a task group that is one Delta transaction: one version of the table, or nothing.
 
     Everything inside runs between start and commit: stages, checks, approvals, sensors. All of it must succeed before anything
-    becomes visible.
+    becomes visible. A first Dag needs ``table``, and for a new table perhaps ``partition_by``.
 
     :param group_id: id of the group, prefix of its task ids and part of the default transaction key.
     :param table: URI, absolute path, or name below the connection's base path. (templated)

@@ -76,7 +76,8 @@ def names_spelled_again(modules: dict[str, tuple[int, ast.Module]]) -> Iterator[
 CORE = ("log", "transaction", *(f"table/{room}" for room in ("start", "stage", "commit", "abort", "state", "read")))
 """Rooms that know rules, and no feature of ours that relies on them (docs/decisions.md, 268)."""
 FEATURES = re.compile(
-    r"publications?(?![a-z])|catalog|partition_?event|copy_?into|new_rows|source_?position|file_?load|unity", re.IGNORECASE
+    r"publications?(?![a-z])|catalog|unity|partition_?event|copy_?into|new_rows|source_?position|file_?load|table\.positions",
+    re.IGNORECASE,
 )
 DELTAS = frozenset({"CATALOG_MANAGED", "catalog_table", "catalogTable"})
 """Delta's own names: a table feature, and a parameter of an operation."""

@@ -90,6 +90,7 @@ def test_stages_and_scans_through_spark_connect(tmp_path):
     roots = [Path(__file__).parents[2] / name for name in ("provider", "tests")]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
     environment |= {"PYTHONPATH": os.pathsep.join(map(str, roots)), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment["SPARK_TESTING"] = "1"  # a port of its own: another suite may have Spark Connect's at the same time
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "table")],
         env=environment,

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_delta import engine
-from airflow_delta.contract.options import check_writer_options
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.spark.connection import check_submission
 from airflow_delta.tasks.spark.properties import mask_settings
 from airflow_delta.tasks.spark.submission import SparkSubmission
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage.new_rows import declared_sources
+from airflow_delta.tasks.stage.application import ApplicationParameters, plan_application
 from airflow_delta.tasks.stage.operator import StageOperator
 from airflow_delta.tasks.stage.work import GivenTable, StageWork, StageWorkParameters
 from airflow_delta.tasks.stage.write_options import WriteOptions, WriteParameters
@@ -33,7 +32,7 @@ _K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator keeps the stat
 
 
 class DeltaStageSparkSubmitOperator(
-    StageOperator, StageWorkParameters, GivenTable, WriteParameters, SqlParameters, SparkSubmitOperator
+    StageOperator, StageWorkParameters, GivenTable, WriteParameters, SqlParameters, ApplicationParameters, SparkSubmitOperator
 ):
     """Submit a Spark application that stages its result, and collect what it staged.
 
@@ -44,32 +43,21 @@ class DeltaStageSparkSubmitOperator(
     Otherwise the job is resubmitted.
 
     :param spark_conn_id: connection of type ``spark``. (templated)
-    :param read: plan a scan of the table for the application's ``read()``: ``True`` for the whole table, or a predicate.
-        (templated)
-    :param new_rows: tables whose new rows the application reads by ``new_rows(name)``: a name, several, or a mapping of names to
-        options of :class:`~airflow_delta.tasks.stage.new_rows.NewRowsParameters`. All of them count as read. (templated)
-    :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
-    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
     :param spark_credentials: ``own`` if Spark has credentials of its own; by default it gets those of the table's connection.
     :param package_uri: URI of the zip of :func:`airflow_delta.spark.package.build_package`, if the cluster cannot fetch a local
         file of the worker; default: that local file. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWorkParameters`,
-    :class:`~airflow_delta.tasks.stage.work.GivenTable`,
+    :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.application.ApplicationParameters`,
     :class:`~airflow_delta.tasks.stage.write_options.WriteParameters` and of Airflow's ``SparkSubmitOperator``.
     """
 
     spark_conn_id: str = parameter(default="spark_default", templated=True)
-    read: bool | str = parameter(default=False, templated=True)
-    new_rows: Any = parameter(default=None, templated=True)
-    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
-    spark_table_uri: str | None = parameter(default=None, templated=True)
     package_uri: str | None = parameter(default=None, templated=True)
     spark_credentials: str | None = parameter(default=None)
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(conn_id=None, **kwargs)  # type: ignore[call-arg] # it is spark_conn_id
-        check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
         mask_settings(self.conf)
         self._submission: Any = None
 
@@ -89,8 +77,7 @@ class DeltaStageSparkSubmitOperator(
 
     def plan_stage(self, stage: StageView) -> SparkWork:
         """Plan the write, and the scan of the table if the application reads it."""
-        sources = declared_sources(self.opened).scans(stage)
-        planned = WriteOptions.of(self).plan(stage, read=self.read or False, options=self.write_options, sources=sources)
+        planned = plan_application(self, stage)
 
         def collect(asked: StageRequest, report: StageReport) -> StagedWrite:
             with self._submission.forgotten_if_useless():

@@ -169,9 +169,10 @@ class DeltaStage:
 
     def _reported_before(self) -> StageReport | None:
         """Return the report of another run of this job that has staged everything."""
-        reports = f"{escape_glob(self.request.path)}/{REPORT_DIRECTORY}/*"
+        # The directory is there, with the request: of one that is not, Spark would log a page.
+        reader = self.spark.read.options(wholetext="true", recursiveFileLookup="true", pathGlobFilter="part-*.txt")
         try:
-            rows = self.spark.read.option("wholetext", "true").text(reports).collect()
+            rows = reader.text(escape_glob(self.request.path)).collect()
         except AnalysisException as error:
             if spark_condition(error) != "PATH_NOT_FOUND":
                 raise

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Any, TypeVar, dataclass_transform
 
-    from airflow.sdk import DAG, BaseOperator, BaseSensorOperator, Context
-    from airflow.sdk.definitions.taskgroup import TaskGroup
+    from airflow.sdk import DAG, BaseOperator, BaseSensorOperator, Context, TaskGroup
 
     from airflow_delta.tasks.declared import parameter
 

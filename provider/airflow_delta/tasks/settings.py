@@ -14,7 +14,7 @@ from airflow.sdk import TriggerRule
 
 from airflow_delta.dag_checks import HANDS_ON, parent_defaults
 
-_WITHOUT_OUTLETS = ("start", "audit", "audit_publication", "abort")
+_WITHOUT_OUTLETS = ("start", "job", "audit", "audit_publication", "abort")
 
 _CLEANS_UP = {"depends_on_past": False, "wait_for_downstream": False}
 """Whether leftovers of a run are deleted does not depend on other runs."""

@@ -72,7 +72,7 @@ def test_every_reader_reads_it_by_its_path(managed: ManagedTable, make: Any) -> 
     with pytest.raises(DeltaUnsupportedTableFeatureException, match="catalogManaged"):
         DeltaLog.for_table(managed.uri).update().check_readable()
     handle = managed.begin()
-    assert managed.log().catalog == "main.sales.orders"
+    assert managed.log().store.committer.managed_as == "main.sales.orders"
     staged = managed.stage(handle, pa.table({"value": pa.array([1, 2], pa.int32())}))
     found = make(managed.log(), handle, [staged])
     assert [row[0] for row in rows(found.path)] == [1, 2]

@@ -19,11 +19,11 @@ from airflow_delta.table.commit.alter import adopt_altered, altered_table, with_
 from airflow_delta.table.commit.created_meanwhile import adopt_created_table, check_nothing_replaced, created_otherwise
 from airflow_delta.table.commit.features import changes_to_commit, feature_tags, identity_marks
 from airflow_delta.table.commit.operation import operation_of, operation_tags, operation_with
+from airflow_delta.table.commit.rules import commit_rules
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter
 from airflow_delta.table.definition.create import clustering_domain
 from airflow_delta.table.definition.evolve import new_metadata
 from airflow_delta.table.definition.staged_definition import definition_of
-from airflow_delta.table.positions.commit import PositionsToCommit, positions_to_commit
 from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
 from airflow_delta.table.stage.view import TransactionView
@@ -32,7 +32,7 @@ from airflow_delta.transaction import Operation, OptimisticTransaction
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.events import CONFLICT, held_back
 from airflow_delta.transaction.policy import check_user_metadata
-from airflow_delta.transaction.reads.app_ids import LOOKED_UP
+from airflow_delta.transaction.reads.app_ids import LOOKED_UP, AppIdConflict
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import Json
@@ -74,7 +74,7 @@ class StagedCommit:
     actions: list[Action]
     operation: Operation
     tags: dict[str, str]
-    positions: PositionsToCommit
+    keeps: tuple[Callable[[], None], ...]
 
 
 def staged_commit(view: TransactionView, policy: CommitPolicy | None = None) -> StagedCommit:
@@ -175,11 +175,16 @@ def _prepared(
     now = int(time.time() * 1000)
     removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
-    positions = positions_to_commit(view, created=created)
-    for rule in positions.rules:
-        txn.track_app_ids_by(rule)
-    for app_id, version in {**options.transactions, **positions.versions}.items():
-        txn.txn_version(app_id, positions.conflicts.get(app_id, LOOKED_UP))
+    versions, conflicts, keeps = dict(options.transactions), dict[str, AppIdConflict](), list[Callable[[], None]]()
+    for asked in commit_rules():
+        found = asked.to_commit(view, created=created)
+        versions |= found.versions
+        conflicts |= found.conflicts
+        keeps.append(found.keep)
+        for rule in found.rules:
+            txn.track_app_ids_by(rule)
+    for app_id, version in versions.items():
+        txn.txn_version(app_id, conflicts.get(app_id, LOOKED_UP))
         txn.update_set_transaction(SetTransaction(app_id=app_id, version=version, last_updated=now))
     actions: list[Action] = [key, *replaced.adds, *removes, *changes_to_commit(handle, data, replaced)]
     tags = {**(options.tags or {}), **feature_tags(txn, data), APP_ID_TAG: handle.app_id}
@@ -197,14 +202,15 @@ def _prepared(
         actions=actions,
         operation=operation,
         tags=tags,
-        positions=positions,
+        keeps=tuple(keeps),
     )
 
 
 def _commit(staged: StagedCommit, options: CommitOptions) -> CommitResult:
     """Commit what the stages amount to."""
     txn = staged.txn
-    staged.positions.keep()
+    for keep in staged.keeps:
+        keep()
     for hook in options.hooks:
         txn.register_post_commit_hook(hook)
     txn.commit(staged.actions, staged.operation, tags=staged.tags, user_metadata=options.user_metadata)

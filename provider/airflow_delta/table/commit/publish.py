@@ -19,8 +19,8 @@ from airflow_delta.contract.staging_directory import (
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.log.intent_rules import taken_back_error
 from airflow_delta.table.commit.commit import CommitOptions, commit_stages
+from airflow_delta.table.commit.rules import commit_rules
 from airflow_delta.table.definition.altered_table import is_alter
-from airflow_delta.table.positions.commit import pin_paths
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.load import check_staged_files
 from airflow_delta.table.stage.staged_writes import Expected, check_reported, parse_staged
@@ -168,7 +168,8 @@ def clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWr
         paths = [write.manifest.path for write in writes if write.manifest is not None]
         for write in writes:
             directory = attempt_directory(handle.transaction_id, write.stage, write.attempt)
-            paths += pin_paths(handle.transaction_id, write)
+            for rule in commit_rules():
+                paths += rule.leftovers(write)
             if any(key.file is not None for key in write.reads.keys):
                 paths.append(f"{directory}/{KEYS_NAME}")
             if log.store.head(f"{directory}/{REQUEST_NAME}") is not None:

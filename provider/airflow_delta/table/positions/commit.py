@@ -1,13 +1,16 @@
-"""The positions that the commit of a transaction moves, of whatever its stages have taken."""
+"""The positions that the commit of a transaction moves, of whatever its stages have taken.
+
+These are its rules (:class:`~airflow_delta.table.commit.rules.CommitRule`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import ConcurrentTransactionException
+from airflow_delta.table.commit.rules import AppIdRule, ToCommit
 from airflow_delta.table.positions.files.load import LOADED_BY_OTHERS, ReportedLoads, load_path, reported_loads
 from airflow_delta.table.positions.position import check_not_moved
 from airflow_delta.table.positions.rows import READ_BY_OTHERS, range_path, read_elsewhere, reported_ranges
@@ -20,31 +23,7 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.reads.app_ids import AppIdConflict
 
 
-Rule = Callable[[Mapping[str, int]], str | None]
-"""Is given the versions that a table has, or another commit sets, and says why they conflict; ``None`` if they do not."""
-
-
-@dataclass(frozen=True, slots=True)
-class PositionsToCommit:
-    """What the commit sets and relies on.
-
-    :ivar versions: that it sets, by application id.
-    :ivar conflicts: what a conflict over each of them says.
-    :ivar rules: about positions of others that show the same rows, which cannot be named.
-    :ivar loads: the loads among them.
-    """
-
-    versions: dict[str, int]
-    conflicts: dict[str, AppIdConflict]
-    rules: tuple[Rule, ...]
-    loads: ReportedLoads
-
-    def keep(self) -> None:
-        """Put what the positions name, for good: the commit follows."""
-        self.loads.keep()
-
-
-def positions_to_commit(view: TransactionView, *, created: bool) -> PositionsToCommit:
+def to_commit(view: TransactionView, *, created: bool) -> ToCommit:
     """Return the positions that the commit of the stages moves.
 
     What the stages report comes as XCom, so it must be what the transaction has pinned.
@@ -65,7 +44,7 @@ def positions_to_commit(view: TransactionView, *, created: bool) -> PositionsToC
             check_not_moved(view, position)
             versions |= position.versions
             conflicts |= dict.fromkeys(position.versions, conflict)
-    rules: list[Rule] = [partial(read_elsewhere, source) for source in ranges]
+    rules: list[AppIdRule] = [partial(read_elsewhere, source) for source in ranges]
     if loads.unshared:
         rules.append(loads.loaded_by_another)
     why = next(filter(None, (rule(view.snapshot.transactions) for rule in rules)), None) if created else None
@@ -78,12 +57,12 @@ def positions_to_commit(view: TransactionView, *, created: bool) -> PositionsToC
             winning_version=0,
             winning_commit=info,
         )
-    return PositionsToCommit(versions, conflicts, tuple(rules), loads)
+    return ToCommit(versions, conflicts, tuple(rules), loads.keep)
 
 
-def pin_paths(transaction_id: str, write: StagedWrite) -> list[str]:
+def leftovers(write: StagedWrite) -> list[str]:
     """Return the paths of the pins of what a stage has taken."""
     return [
-        *(range_path(transaction_id, source) for source in write.sources),
-        *(load_path(transaction_id, load.consumer) for load in write.loads),
+        *(range_path(write.transaction_id, source) for source in write.sources),
+        *(load_path(write.transaction_id, load.consumer) for load in write.loads),
     ]

@@ -81,6 +81,10 @@ class StageWork(Part, StageWorkParameters):
         self.context = context
         self._metrics, self._clock = TaskMetrics(context["ti"]), Stopwatch()
 
+    def stage_as(self, task_id: str) -> None:
+        """Plan for another task, whose output is the staged write."""
+        self._identity["task_id"] = task_id
+
     def view(self, spark_table_uri: str | None = None) -> StageView:
         """Return what the plan of this stage works with, and all that follows."""
         return engine.open_stage(self.log, self.handle, **self._identity, after=self._earlier(), spark_table_uri=spark_table_uri)

@@ -1,0 +1,126 @@
+"""The task before a job: it plans the stage, and puts request, program and modules where the job finds them."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_delta import engine
+from airflow_delta.contract.options import CONNECTION
+from airflow_delta.contract.payloads import StagedWrite
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.tasks.declared import Parameters, parameter
+from airflow_delta.tasks.spark.runner import RunnerParameters
+from airflow_delta.tasks.stage.operator import StageOperator
+from airflow_delta.tasks.stage.schema_drift import drift_told
+from airflow_delta.tasks.stage.work import StageWork
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.contract.request import StageRequest
+    from airflow_delta.log.delta_log import DeltaLog
+
+APPLICATION_NAME = "application.py"
+"""The program, beside the request."""
+
+REQUEST_ARGUMENT, PACKAGE_ARGUMENT = "--delta-request", "--delta-package"
+"""What it takes, as an author's program does."""
+
+PLANNED, STAGED = "directory", "staged"
+"""Keys of what the task returns: the directory of the attempt; or the staged write, if no job is needed."""
+
+
+class JobParameters(Parameters):
+    """What the task before a job has besides the parameters of the operation.
+
+    :param stage_task_id: id of the task that collects, whose output is the staged write.
+    """
+
+    stage_task_id: str = parameter()
+
+
+class PlansJob(StageOperator, JobParameters):
+    """Does all of a stage that comes before its Spark work; mixed into the operator that plans it (:func:`job_plan`)."""
+
+    transaction_role: ClassVar[str] = "job"
+
+    def execute(self, context: Context) -> Any:  # type: ignore[misc] # nothing is staged here
+        """Plan the stage, and return where its job works.
+
+        :raises AirflowSkipException: if no job is needed: the job's task is skipped, too, and the one that collects goes on.
+        """
+        work = self.hold(StageWork)
+        self.open(work, context)
+        work.stage_as(self.stage_task_id)
+        staged = work.report_if_committed(self.skipped_mode)
+        request: StageRequest | None = None
+        if staged is None:
+            self.opened = work
+            with drift_told(work.context, work.handle):
+                planned = self.plan_stage(work.view(self.table_uri(work.log)))
+            if isinstance(planned, StagedWrite):
+                staged = planned.to_dict()
+            else:
+                request = planned.request
+        if request is None:
+            context["ti"].xcom_push(key="return_value", value={STAGED: staged})
+            raise AirflowSkipException("Nothing is left to do for a job.")
+        work.tell_plan(request)
+        for key, value in put_job(work.log, request).items():
+            context["ti"].xcom_push(key=key, value=value)
+        return {PLANNED: request.directory}
+
+
+def put_job(log: DeltaLog, request: StageRequest) -> dict[str, Any]:
+    """Put what a job needs into the directory of the attempt, and return what its operator is given.
+
+    The program is named as the worker reaches it, the rest as Spark does: services start a program by their own store's URI.
+    """
+    uri = engine.put_request(log, request)
+    package = f"{request.directory}/{os.path.basename(engine.build_package())}"
+    with open(engine.application_path(), "rb") as program, open(engine.build_package(), "rb") as modules:
+        log.store.put(f"{request.directory}/{APPLICATION_NAME}", program.read())
+        log.store.put(package, modules.read())
+    package_uri = f"{request.path}/{os.path.basename(package)}"
+    return {
+        "application": f"{log.uri}/{request.directory}/{APPLICATION_NAME}",
+        "package": package_uri,
+        "request": uri,
+        "arguments": [REQUEST_ARGUMENT, uri, PACKAGE_ARGUMENT, package_uri],
+        "submit_parameters": f"--py-files {package_uri}",
+    }
+
+
+@functools.cache
+def job_plan(operator_class: type[StageOperator]) -> type[PlansJob]:
+    """Return the class of the task that plans what an operator stages by Spark."""
+    return type(operator_class.__name__, (PlansJob, operator_class), {"__doc__": operator_class.__doc__, "__module__": __name__})
+
+
+def check_job(operator_class: Any, given: Any, *, whose: str) -> None:
+    """Refuse what no job can do, or what is not the job's.
+
+    :param given: arguments of the operator.
+    :raises DeltaIllegalArgumentException: if the operator has no Spark work that a request describes, or is given how to do it.
+    """
+    if not (isinstance(operator_class, type) and issubclass(operator_class, StageOperator)):
+        raise DeltaIllegalArgumentException(f"{whose} is given {operator_class!r}, which is no operator that stages something.")
+    if issubclass(operator_class, RunnerParameters):
+        if own := sorted({"application", "spark_submit", "spark_conn_id", "spark_packages", "config_kwargs"} & set(given)):
+            raise DeltaIllegalArgumentException(
+                f"{whose} is given {own[0]}, but the Spark work is that of the operator in its block: say there how to run it."
+            )
+        source = given.get("source")
+        if callable(source) or (isinstance(source, dict) and source.get(CONNECTION)):
+            raise DeltaIllegalArgumentException(
+                f"{whose} has a source that only a session of the worker can read: a function, or the secret options of a "
+                "connection. Give it as SQL or as a path, with credentials that the job has itself."
+            )
+    elif not getattr(operator_class, "plans_application", False):
+        raise DeltaIllegalArgumentException(
+            f"{whose} is given {operator_class.__name__}, whose work is not done by an application. Use it without delta_job."
+        )
