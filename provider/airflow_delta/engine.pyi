@@ -26,6 +26,7 @@ from airflow_delta.log.table_definition import TableDefinition as TableDefinitio
 from airflow_delta.spark.changes import read_change_plan as read_change_plan
 from airflow_delta.spark.package import application_path as application_path
 from airflow_delta.spark.package import build_package as build_package
+from airflow_delta.spark.package import package_bytes as package_bytes
 from airflow_delta.spark.queries import run_query as run_query
 from airflow_delta.spark.read import read_scan_plan as read_scan_plan
 from airflow_delta.spark.run_operation import read_source as read_source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 from airflow.sdk import TaskGroup, TriggerRule, XComArg
@@ -11,6 +11,7 @@ from airflow.sdk import TaskGroup, TriggerRule, XComArg
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.job.collect import DeltaCollectJobOperator
 from airflow_delta.tasks.job.plan import check_job, job_plan
+from airflow_delta.tasks.settings import transaction_groups
 from airflow_delta.tasks.stage.application import ApplicationStage
 
 _OF_THE_STAGE = ("transaction", "after", "delta_conn_id", "table")
@@ -23,8 +24,6 @@ class DeltaJobGroup(TaskGroup):
 
     ``plan`` runs before the tasks in the block, ``collect`` after them. The properties are values for their templated fields.
     """
-
-    holds_job: ClassVar[bool] = True
 
     operator_class: Any = attrs.field(default=None)
     operator_kwargs: dict[str, Any] = attrs.field(factory=dict)
@@ -117,13 +116,19 @@ def delta_job(group_id: str, operator_class: Any = None, **kwargs: Any) -> Delta
 
     :param group_id: id of the group, prefix of its task ids.
     :param operator_class: the operator whose Spark work it is (``DeltaDeleteOperator``, ``DeltaUpdateOperator``,
-        ``DeltaMergeOperator``, ``DeltaScd2Operator``, ``DeltaOptimizeOperator``, ``DeltaReorgOperator``,
+        ``DeltaMergeOperator``, ``DeltaOptimizeOperator``, ``DeltaReorgOperator``,
         ``DeltaAlterTableOperator``); default: a program of the author's writes rows by ``delta_stage(spark).write(df)``.
     :param kwargs: parameters of that operator, without those that say where Spark runs; by default those of
         :class:`~airflow_delta.tasks.stage.application.ApplicationStage`. ``spark_table_uri`` is the table's URI as the
         service reaches it, such as ``s3://`` on EMR.
-    :raises DeltaIllegalArgumentException: if the operator has no work for a job; at the end of the block, if no task is in it.
+    :raises DeltaIllegalArgumentException: if the operator has no work for a job, or there is no transaction around; at the end of
+        the block, if no task is in it.
     """
     kind = ApplicationStage if operator_class is None else operator_class
     check_job(kind, kwargs, whose=f"The job {group_id!r}")
-    return DeltaJobGroup(group_id=group_id, operator_class=kind, operator_kwargs=kwargs)
+    group = DeltaJobGroup(group_id=group_id, operator_class=kind, operator_kwargs=kwargs)
+    if "transaction" not in kwargs and next(transaction_groups(group), None) is None:
+        raise DeltaIllegalArgumentException(
+            f"The job {group_id!r} is in no transaction: put it into the block of a delta_transaction, or pass transaction=."
+        )
+    return group

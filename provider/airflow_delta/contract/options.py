@@ -18,6 +18,9 @@ from airflow_delta.masking import has_secret, has_user_info, refused_options
 REQUEST_PROPERTY = "spark.airflow_delta.request"
 """Spark property with the path of the request of a submitted stage."""
 
+REQUEST_ARGUMENT, PACKAGE_ARGUMENT = "--delta-request", "--delta-package"
+"""Arguments of a program with the URIs of its request, and of the zip with the provider's modules."""
+
 SECRET_PROPERTY = "spark.airflow_delta.source.secret"  # noqa: S105 - a name
 """Spark property with secret options of a source, as Base64 of JSON; Spark redacts properties of such names."""
 

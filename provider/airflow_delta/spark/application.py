@@ -14,6 +14,7 @@ import tempfile
 from pyspark.sql import SparkSession
 
 PACKAGE_ARGUMENT = "--delta-package"
+"""As in ``contract/options.py``, which is in the package."""
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 
-from airflow_delta.contract.options import REQUEST_PROPERTY, SECRET_PROPERTY
+from airflow_delta.contract.options import REQUEST_ARGUMENT, REQUEST_PROPERTY, SECRET_PROPERTY
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.sealed import sealed, unsealed
 from airflow_delta.contract.spark_paths import escape_glob
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUEST_VARIABLE = "AIRFLOW_DELTA_REQUEST"
-REQUEST_ARGUMENT = "--delta-request"
 
 
 class DeltaStage:

@@ -31,7 +31,7 @@ def own_settings(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any
     :param given: its arguments; ``task_group`` is the group that it is in.
     """
     role = getattr(operator_class, "transaction_role", None)
-    group = next(_transaction_groups(given.get("task_group")), None)
+    group = next(transaction_groups(given.get("task_group")), None)
     is_stage = role == "stage" and (group is not None or given.get("transaction") is not None)
     settings: dict[str, Any] = {}
     if role in HANDS_ON:
@@ -86,7 +86,7 @@ def with_own_mode(operator_class: Any, given: Mapping[str, Any]) -> dict[str, An
         mode = None
     if mode is not None:
         return dict(given)
-    groups = _transaction_groups(given.get("task_group"))
+    groups = transaction_groups(given.get("task_group"))
     mode = next((each.stage_kwargs["mode"] for each in groups if "mode" in each.stage_kwargs), None)
     found = {name: value for name, value in given.items() if name != "mode"}
     return found if mode is None else {**found, "mode": mode}
@@ -107,7 +107,8 @@ def _publishes(operator_class: Any) -> bool:
     return bool(getattr(operator_class, "emits_table", False))
 
 
-def _transaction_groups(group: Any) -> Iterator[Any]:
+def transaction_groups(group: Any) -> Iterator[Any]:
+    """Yield the groups of transactions that a task group is in, the nearest first; itself, if it is one."""
     while group is not None:
         if getattr(group, "holds_transaction", False):
             yield group

@@ -49,7 +49,7 @@ class Pairing:
     def is_another(self, was: StructField, field: StructField) -> bool:
         """Return whether a field only has the name of one of before, and none of its values.
 
-        One of another type is taken for the same: a write that replaces the schema writes its values anew.
+        A column of another type counts as the same one: a write that replaces the schema writes all its values again.
         """
         renamed = self.is_mapped and self.name_in_files(was) != field.physical_name
         return renamed and was.data_type == field.data_type

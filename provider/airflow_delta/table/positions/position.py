@@ -114,7 +114,7 @@ def check_not_cloned(view: TransactionView, *, what: str, beginning: str) -> Non
 
 
 def check_not_moved(view: TransactionView, position: Position) -> None:
-    """Refuse the commit of what was taken from a position that is no longer the table's.
+    """Refuse to commit what was read from a position that the table has left since.
 
     :raises ConcurrentTransactionException: if it has moved.
     """

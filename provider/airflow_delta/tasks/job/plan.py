@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
-from airflow_delta.contract.options import CONNECTION
+from airflow_delta.contract.options import CONNECTION, PACKAGE_ARGUMENT, REQUEST_ARGUMENT
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.declared import Parameters, parameter
@@ -24,11 +23,8 @@ if TYPE_CHECKING:
     from airflow_delta.contract.request import StageRequest
     from airflow_delta.log.delta_log import DeltaLog
 
-APPLICATION_NAME = "application.py"
-"""The program, beside the request."""
-
-REQUEST_ARGUMENT, PACKAGE_ARGUMENT = "--delta-request", "--delta-package"
-"""What it takes, as an author's program does."""
+APPLICATION_NAME, PACKAGE_NAME = "application.py", "airflow_delta.zip"
+"""The program and its modules, beside the request."""
 
 PLANNED, STAGED = "directory", "staged"
 """Keys of what the task returns: the directory of the attempt; or the staged write, if no job is needed."""
@@ -48,20 +44,29 @@ class PlansJob(StageOperator, JobParameters):
 
     transaction_role: ClassVar[str] = "job"
 
-    def execute(self, context: Context) -> Any:  # type: ignore[misc] # nothing is staged here
+    @property
+    def is_own_transaction(self) -> bool:
+        """Never: what a job stages is for the commit of a transaction."""
+        return False
+
+    def carry_out(self, work: StageWork, context: Context) -> Any:
         """Plan the stage, and return where its job works.
 
+        :raises DeltaIllegalArgumentException: if the job would need the secret options of a connection.
         :raises AirflowSkipException: if no job is needed: the job's task is skipped, too, and the one that collects goes on.
         """
-        work = self.hold(StageWork)
-        self.open(work, context)
         work.stage_as(self.stage_task_id)
         staged = work.report_if_committed(self.skipped_mode)
         request: StageRequest | None = None
         if staged is None:
-            self.opened = work
+            if getattr(self, "secret_properties", dict)():
+                raise work.handle.error(
+                    DeltaIllegalArgumentException,
+                    f"The source of the task {self.task_id!r} has the secret options of a connection, which no job is given. "
+                    f"Leave {CONNECTION} out: the job reads it with credentials of its own.",
+                )
             with drift_told(work.context, work.handle):
-                planned = self.plan_stage(work.view(self.table_uri(work.log)))
+                _, planned = self.make_plan(work)
             if isinstance(planned, StagedWrite):
                 staged = planned.to_dict()
             else:
@@ -81,11 +86,10 @@ def put_job(log: DeltaLog, request: StageRequest) -> dict[str, Any]:
     The program is named as the worker reaches it, the rest as Spark does: services start a program by their own store's URI.
     """
     uri = engine.put_request(log, request)
-    package = f"{request.directory}/{os.path.basename(engine.build_package())}"
-    with open(engine.application_path(), "rb") as program, open(engine.build_package(), "rb") as modules:
+    with open(engine.application_path(), "rb") as program:
         log.store.put(f"{request.directory}/{APPLICATION_NAME}", program.read())
-        log.store.put(package, modules.read())
-    package_uri = f"{request.path}/{os.path.basename(package)}"
+    log.store.put(f"{request.directory}/{PACKAGE_NAME}", engine.package_bytes())
+    package_uri = f"{request.path}/{PACKAGE_NAME}"
     return {
         "application": f"{log.uri}/{request.directory}/{APPLICATION_NAME}",
         "package": package_uri,
@@ -114,11 +118,9 @@ def check_job(operator_class: Any, given: Any, *, whose: str) -> None:
             raise DeltaIllegalArgumentException(
                 f"{whose} is given {own[0]}, but the Spark work is that of the operator in its block: say there how to run it."
             )
-        source = given.get("source")
-        if callable(source) or (isinstance(source, dict) and source.get(CONNECTION)):
+        if callable(given.get("source")):
             raise DeltaIllegalArgumentException(
-                f"{whose} has a source that only a session of the worker can read: a function, or the secret options of a "
-                "connection. Give it as SQL or as a path, with credentials that the job has itself."
+                f"{whose} has a function as source, which needs a session of the worker. Give it as SQL or as a path."
             )
     elif not getattr(operator_class, "plans_application", False):
         raise DeltaIllegalArgumentException(

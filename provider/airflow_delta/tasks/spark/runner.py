@@ -57,8 +57,9 @@ class SparkRunner(TaskSession, RunnerParameters):
 
     @property
     def submits(self) -> bool:
-        """Whether the work is submitted as an application rather than done in a session."""
-        return self.application is not None or self.spark_submit is not None
+        """Whether the work is done by an application, submitted by this task or another one, rather than in a session."""
+        by_a_job = getattr(self.task, "transaction_role", None) == "job"
+        return by_a_job or self.application is not None or self.spark_submit is not None
 
     def on_kill(self) -> None:
         """End the submitted application, or interrupt the jobs of this session."""

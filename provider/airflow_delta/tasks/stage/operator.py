@@ -55,19 +55,28 @@ class StageOperator(DeltaOperator):
         if self.is_own_transaction:
             return self.run_alone(work, context)
         self.open(work, context)
+        return self.carry_out(work, context)
+
+    def carry_out(self, work: StageWork, context: Context) -> Any:
+        """Stage for the open transaction, and return the staged write; a task that only plans returns its plan."""
         done = work.report_if_committed(self.skipped_mode)
         value = work.report(self.stage(work)) if done is None else done
         note_attempt(context, value)
         return value
 
     @final
-    def stage(self, work: StageWork) -> StagedWrite:
-        """Plan, do the work, and collect what it has staged, with the reads that were recorded meanwhile."""
+    def make_plan(self, work: StageWork) -> tuple[StageView, SparkWork | StagedWrite]:
+        """Plan the stage: return what it is planned on, and the work, or the staged write if nothing is left to do."""
         self.opened: StageWork = work
         self._reads: StageReadRecorder | None = None
+        stage = work.view(self.table_uri(work.log))
+        return stage, self.plan_stage(stage)
+
+    @final
+    def stage(self, work: StageWork) -> StagedWrite:
+        """Plan, do the work, and collect what it has staged, with the reads that were recorded meanwhile."""
         with drift_told(work.context, work.handle):
-            stage = work.view(self.table_uri(work.log))
-            planned = self.plan_stage(stage)
+            stage, planned = self.make_plan(work)
             if isinstance(planned, StagedWrite):
                 return planned
             work.tell_plan(planned.request)
