@@ -74,8 +74,8 @@ from airflow_delta.table.effects.report import diff_to_dict as diff_to_dict
 from airflow_delta.table.effects.report import diff_to_text as diff_to_text
 from airflow_delta.table.effects.report import summary as summary
 from airflow_delta.table.effects.schema_changes import schema_lines as schema_lines
+from airflow_delta.table.observe.commit_summary import recent_commits as recent_commits
 from airflow_delta.table.observe.describe import describe as describe
-from airflow_delta.table.observe.observe import recent_commits as recent_commits
 from airflow_delta.table.observe.watch import CommitConditions as CommitConditions
 from airflow_delta.table.observe.watch import Watermark as Watermark
 from airflow_delta.table.observe.watch import check_not_gone as check_not_gone

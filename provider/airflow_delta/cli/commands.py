@@ -36,7 +36,7 @@ from airflow_delta.task_notes import masked_by_airflow
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.observe.observe import CommitSummary
+    from airflow_delta.table.observe.commit_summary import CommitSummary
     from airflow_delta.table.state.open_transactions import TransactionState
 
 
