@@ -47,11 +47,11 @@ from airflow_delta.table.audit.held_reads import held_queries as held_queries
 from airflow_delta.table.audit.held_reads import held_queries_of_tables as held_queries_of_tables
 from airflow_delta.table.audit.held_reads import held_ratio as held_ratio
 from airflow_delta.table.audit.held_reads import held_unique as held_unique
+from airflow_delta.table.audit.limit_checks import statistics_checks as statistics_checks
 from airflow_delta.table.audit.sql_checks import judge_answers as judge_answers
 from airflow_delta.table.audit.sql_checks import parse_sql_checks as parse_sql_checks
 from airflow_delta.table.audit.sql_checks import plan_checks_of_tables as plan_checks_of_tables
 from airflow_delta.table.audit.sql_checks import plan_sql_checks as plan_sql_checks
-from airflow_delta.table.audit.statistics import statistics_checks as statistics_checks
 from airflow_delta.table.changes.column_values import column_values as column_values
 from airflow_delta.table.changes.new_rows import NewRowsOptions as NewRowsOptions
 from airflow_delta.table.changes.new_rows import find_new_rows as find_new_rows
@@ -110,8 +110,8 @@ from airflow_delta.table.operations.rewrite.update import plan_update as plan_up
 from airflow_delta.table.operations.row_tracking import enable_row_tracking as enable_row_tracking
 from airflow_delta.table.operations.statistics import compute_statistics as compute_statistics
 from airflow_delta.table.operations.vacuum.run import vacuum as vacuum
-from airflow_delta.table.positions.files.find import CopyIntoOptions as CopyIntoOptions
-from airflow_delta.table.positions.files.find import find_source_files as find_source_files
+from airflow_delta.table.positions.files.new_files import CopyIntoOptions as CopyIntoOptions
+from airflow_delta.table.positions.files.new_files import find_source_files as find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern as SourcePattern
 from airflow_delta.table.preview.conflict import note_conflict as note_conflict
 from airflow_delta.table.preview.preview import published as published

@@ -29,7 +29,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.arrow.table_rows import table_rows
 from airflow_delta.table.audit.audited_table import AuditedTable
-from airflow_delta.table.audit.statistics import statistics_checks
+from airflow_delta.table.audit.limit_checks import statistics_checks
 from airflow_delta.table.effects.diff import staged_diff
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.merge.scd2 import history_columns, plan_history
