@@ -26,7 +26,7 @@ from airflow_delta.log.storage.factory import sibling, store_for
 from airflow_delta.log.storage.refusals import is_panic
 from airflow_delta.retry_policies import FINAL_ERRORS
 
-S3, ABFSS, GS = "s3://lake", "abfss://lake@account.dfs.core.windows.net", "gs://lake"
+S3, ABFSS, AZ, GS = "s3://lake", "abfss://lake@account.dfs.core.windows.net", "az://lake", "gs://lake"
 KEYS = {"login": "its-key", "password": "its-secret"}
 SECRET = "secret-of-the-process"
 QUICK = {"timeout": "2s", "connect_timeout": "1s"}
@@ -124,6 +124,11 @@ ATTACKS = [
     (S3, {"proxy_url": "URL"}, "proxy_url"),
     (S3, {"allow_invalid_certificates": "true"}, "allow_invalid_certificates"),
     (GS, {"google_base_url": "URL"}, "google_base_url"),
+    (S3, {"AWS_REGION": "x@HOST/"}, "aws_region"),
+    (S3, {"AWS_DEFAULT_REGION": "example.org/x"}, "aws_default_region"),
+    (S3, {"role_arn": "r", "AWS_REGION": "x@HOST/"}, "aws_region"),
+    (AZ, {"account_name": "x@HOST/"}, "azure_storage_account_name"),
+    (AZ, {"account_name": "x@HOST/", "client_id": "i", "tenant_id": "t"}, "azure_storage_account_name"),
 ]
 
 
@@ -223,6 +228,7 @@ def test_the_api_server_is_known_by_what_it_serves(monkeypatch):
 OTHERS = {
     "aws": {"conn_type": "aws", **KEYS},
     "aws_ambient": {"conn_type": "aws", "extra": {"region_name": "eu-west-1"}},
+    "aws_elsewhere": {"conn_type": "aws", **KEYS, "extra": {"region_name": "x@example.org/"}},
     "wasb": {"conn_type": "wasb", "login": "account", "password": "a2V5"},
     "wasb_sas": {"conn_type": "wasb", "extra": {"sas_token": "sv=1&sig=x"}},
     "wasb_msi": {
@@ -239,6 +245,8 @@ FOREIGN = [
     (ABFSS, "wasb_conn_id", "wasb", {"azure_storage_endpoint": "URL"}, "azure_storage_endpoint"),
     (ABFSS, "wasb_conn_id", "wasb", {"account_name": "other"}, "azure_storage_account_name"),
     (GS, "gcp_conn_id", "google", {"google_base_url": "URL"}, "google_base_url"),
+    (S3, "aws_conn_id", "aws", {"AWS_REGION": "x@HOST/"}, "aws_region"),
+    (S3, "aws_conn_id", "aws_elsewhere", {}, "aws_region"),
     (ABFSS, "wasb_conn_id", "wasb_sas", {}, "does not name the account"),
 ]
 
@@ -247,7 +255,7 @@ FOREIGN = [
 def test_the_credentials_of_another_connection_go_only_where_that_points(
     connection, listener, host, field, other, options, named
 ):
-    given = {name: listener.url if value == "URL" else value for name, value in options.items()}
+    given = {name: value.replace("URL", listener.url).replace("HOST", listener.host) for name, value in options.items()}
     hook = connection(host, {**given, **QUICK, "allow_http": "true"}, {field: other}, OTHERS)
     with pytest.raises(DeltaIllegalArgumentException, match=named):
         read(hook)
