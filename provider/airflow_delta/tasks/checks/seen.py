@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.airflow_internals.tasks import resumes
 from airflow_delta.contract.audit import RUN_AGAIN, HeldCheck, stages_of
 from airflow_delta.contract.read_versions import read_version_name
-from airflow_delta.dag_checks import AUTHORS_RISK
+from airflow_delta.dag_rules.trigger_rules import AUTHORS_RISK
 from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import ChecksOutdatedException
 from airflow_delta.tasks.checks.evidence import ENDS, SEEN_KEY, Evidence, Runs

@@ -17,8 +17,9 @@ from airflow.sdk.log import mask_secret
 from airflow_delta import engine
 from airflow_delta.contract.location import OBJECT_SCHEMES
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkCredentialsException
+from airflow_delta.hooks.credentials_of_another import IDENTITY
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.hooks.fields import IDENTITY, OWN
+from airflow_delta.hooks.fields import OWN
 from airflow_delta.hooks.hadoop import OWN_CREDENTIALS, hadoop_settings
 
 if TYPE_CHECKING:
