@@ -262,6 +262,68 @@ def test_the_credentials_of_another_connection_go_only_where_that_points(
     assert listener.noted == []
 
 
+WEB_IDENTITY = {
+    "role_arn": "arn:aws:iam::1:role/r",
+    "assume_role_method": "assume_role_with_web_identity",
+    "assume_role_with_web_identity_federation": "file",
+}
+SOURCES = [
+    # connection, what it names, what the error names
+    ("aws", {**WEB_IDENTITY, "assume_role_with_web_identity_token_file": "FILE"}, "aws_web_identity_token_file"),
+    ("aws", {**WEB_IDENTITY, "service_config": {"sts": {"endpoint_url": "URL"}}}, "aws_endpoint_url_sts"),
+    ("aws", {"role_arn": "arn:aws:iam::1:role/r", "service_config": {"sts": {"endpoint_url": "URL"}}}, "aws_endpoint_url_sts"),
+    ("aws", {"role_arn": "arn:aws:iam::1:role/r", "endpoint_url": "URL"}, "aws_endpoint_url"),
+    ("aws", {"role_arn": "arn:aws:iam::1:role/r", "verify": False}, "allow_invalid_certificates"),
+    (
+        "aws",
+        {"role_arn": "r", "assume_role_method": "assume_role_with_saml", "assume_role_with_saml": {"idp_url": "URL"}},
+        "idp_url",
+    ),
+    (
+        "google_cloud_platform",
+        {
+            "credential_config_file": {
+                "type": "external_account",
+                "token_url": "https://sts.googleapis.com/v1/token",
+                "credential_source": {"file": "FILE"},
+            }
+        },
+        "credential_source.file",
+    ),
+    ("google_cloud_platform", {"credential_config_file": {"type": "external_account", "token_url": "URL"}}, "token_url"),
+    (
+        "google_cloud_platform",
+        {"credential_config_file": '{"service_account_impersonation_url": "https://example.org/x"}'},
+        "service_account_impersonation_url",
+    ),
+    ("google_cloud_platform", {"credential_config_file": {"credential_source": {"executable": {"command": "id"}}}}, "executable"),
+    ("google_cloud_platform", {"credential_config_file": {"credential_source": {"url": "URL"}}}, "credential_source.url"),
+]
+
+
+# A key pair of its own may go where the connection points; a file of the process may not.
+WITH_KEYS = [(*source, KEYS) for source in SOURCES if "assume_role_method" in source[1]]
+
+
+@pytest.mark.parametrize(("kind", "extra", "named", "keys"), [*[(*source, {}) for source in SOURCES], *WITH_KEYS])
+def test_a_connection_to_a_cloud_sends_no_file_of_the_process_anywhere(connection, listener, tmp_path, kind, extra, named, keys):
+    text = json.dumps(extra).replace("FILE", str(tmp_path / "token")).replace("URL", listener.url)
+    field, host = {"aws": ("aws_conn_id", S3), "google_cloud_platform": ("gcp_conn_id", GS)}[kind]
+    others = {"other": {"conn_type": kind, "extra": json.loads(text), **keys}}
+    with pytest.raises(DeltaIllegalArgumentException, match=named):
+        read(connection(host, QUICK, {field: "other"}, others))
+    assert listener.noted == []
+
+
+def test_patterns_of_files_are_of_one_directory(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__DELTA__CREDENTIAL_FILES", "/run/secrets/*.json")
+    here = allowed.Allowed.here()
+    here.check_file("x", "/run/secrets/a.json", "the connection")
+    for path in ("/run/secrets/b/a.json", "/run/secrets/../a.json", "/run/a.json"):
+        with pytest.raises(DeltaIllegalArgumentException, match="CREDENTIAL_FILES"):
+            here.check_file("x", path, "the connection")
+
+
 def test_what_the_other_connection_says_too_is_no_contradiction(connection, listener):
     others = {"aws": {"conn_type": "aws", **KEYS, "extra": {"endpoint_url": listener.url}}}
     read(connection(S3, {"AWS_ENDPOINT_URL": listener.url, **QUICK}, {"aws_conn_id": "aws"}, others))

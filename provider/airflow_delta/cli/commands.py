@@ -66,11 +66,16 @@ def command(*, audited: bool = False) -> Callable[[_Command], _Command]:
             except Exception as error:
                 if args.verbose:
                     raise
-                raise SystemExit(printable(masked_by_airflow(_readable(error)))) from None
+                raise SystemExit(error_line(error)) from None
 
         return command
 
     return decorate
+
+
+def error_line(error: Exception) -> str:
+    """Return what a command says of an error, in one line: without secrets, and without what would control a terminal."""
+    return printable(masked_by_airflow(_readable(error)))
 
 
 def _readable(error: Exception) -> str:
