@@ -23,26 +23,31 @@ from support.dag_runs import Run, only_its_file
 
 HERE = Path(__file__).parent
 
-_home = tempfile.mkdtemp(prefix="airflow-delta-services-")
-atexit.register(shutil.rmtree, _home, ignore_errors=True)
+IS_HERE = Path(sys.prefix).resolve() == AIRFLOW.resolve()
+"""Whether this is the Python of these tests: another suite, which looks at all tests, has an Airflow of its own."""
 
-# Before the first import of Airflow: it reads its configuration once.
-os.environ.update(
-    AIRFLOW_HOME=_home,
-    AIRFLOW__CORE__LOAD_EXAMPLES="False",
-    AIRFLOW__CORE__UNIT_TEST_MODE="False",
-    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{_home}/airflow.db",
-    AIRFLOW__LOGGING__LOGGING_LEVEL="WARNING",
-    AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST=json.dumps(
-        [
-            {
-                "name": "services",
-                "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
-                "kwargs": {"path": f"{_home}/dags"},
-            }
-        ]
-    ),
-)
+
+def _new_home() -> str:
+    """Make AIRFLOW_HOME, before the first import of Airflow, which reads its configuration once."""
+    home = tempfile.mkdtemp(prefix="airflow-delta-services-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    bundle = {
+        "name": "services",
+        "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+        "kwargs": {"path": f"{home}/dags"},
+    }
+    os.environ.update(
+        AIRFLOW_HOME=home,
+        AIRFLOW__CORE__LOAD_EXAMPLES="False",
+        AIRFLOW__CORE__UNIT_TEST_MODE="False",
+        AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{home}/airflow.db",
+        AIRFLOW__LOGGING__LOGGING_LEVEL="WARNING",
+        AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST=json.dumps([bundle]),
+    )
+    return home
+
+
+_home = _new_home() if IS_HERE else ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def installed() -> None:
     missing = [str(place) for place in (AIRFLOW, *SPARKS.values(), *CONNECTORS.values()) if not place.exists()]
-    if missing or Path(sys.prefix).resolve() != AIRFLOW.resolve():
+    if missing or not IS_HERE:
         there = f"not installed: {', '.join(missing)}" if missing else f"this is the Python of {sys.prefix}"
         pytest.fail(f"Run these tests by make test-services ({there})", pytrace=False)
 
