@@ -121,8 +121,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what depends on ``TEST_DEPENDS`` (``airflow sqlglot``), and ``TEST_PART`` of that: ``2/3`` is the second of three.
 
-    Parts are of files; of slow tests, scenarios, clusters and services one by one. ``TEST_ONLY`` are lines of pytest's summary, without
-    the word at their beginning: of what is left, the tests that they name.
+    Parts are of files; of slow tests, scenarios, clusters and services one by one. ``TEST_ONLY`` are lines of pytest's summary,
+    without the word at their beginning: of what is left, the tests that they name.
     """
 
     def name(item: pytest.Item) -> str:
