@@ -157,6 +157,7 @@ def test_the_example_of_a_service_defers(name: str, aws: Aws, run_dag: Any, tmp_
     assert aws.permissions.refused == set()
 
 
+@pytest.mark.timeout(1200)  # several processes of Airflow's, on a machine that may be busy
 def test_from_an_empty_folder_to_the_first_commit(aws: Aws, tmp_path: Path) -> None:
     """Word for word, but for the application's id. Endpoint and credentials are where boto3 finds them, without a connection."""
     blocks = section(PAGE, "From an empty folder to the first commit")
