@@ -69,7 +69,8 @@ TITLES = {
 }
 
 SLOWER = (
-    "not slow and not stores and not clusters and not faults and not browser and not live and not delta_spark and not installed"
+    "not slow and not stores and not clusters and not services and not faults and not browser and not live and not delta_spark "
+    "and not installed"
 )
 
 
