@@ -25,7 +25,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 
 from airflow_delta.contract.options import REQUEST_ARGUMENT, REQUEST_PROPERTY, SECRET_PROPERTY
-from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.request import StageReport, StageRequest, is_report_of
 from airflow_delta.contract.sealed import sealed, unsealed
 from airflow_delta.contract.spark_paths import escape_glob
 from airflow_delta.contract.staging_directory import REPORT_DIRECTORY
@@ -179,7 +179,7 @@ class DeltaStage:
         for row in rows:
             with contextlib.suppress(ValueError, DeltaError):  # a damaged one is for the worker to refuse
                 report = StageReport.from_dict(unsealed(str(row[0]), "A report of this stage"))
-                if report.error_class is None:
+                if report.error_class is None and is_report_of(report, self.request):
                     return report
         return None
 
