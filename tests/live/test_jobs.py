@@ -10,7 +10,7 @@ START, PLAN, RUN, COLLECT, COMMIT = "txn.start", "txn.load.plan", "txn.load.run"
 
 
 def test_a_deferred_job_fails(live: Live) -> None:
-    """One task is red, and its log says what the job reports, below Airflow's own groups; cleared from the start, it publishes."""
+    """One task is red, and its log says what the job reports, below Airflow's own groups."""
     table = live.table("job-fails")
     Path(f"{table}.go").touch()
     run = live.trigger("job", table=str(table), fails=True).wait("failed")
