@@ -130,7 +130,7 @@ class TestATaskThatFails:
         world.table.abort(TransactionHandle.from_dict(world.handle))
         found, error, text = fails()
         assert found is error
-        assert "Could not read what the job of this task reports" in text
+        assert "What the job reports cannot be read" in text
 
     def test_a_notification_says_why_too(self, world):
         world.leave(world.plan(), "a", error_class="SchemaMismatchException", error_message="no column id")

@@ -223,9 +223,17 @@ def _given_request(spark: SparkSession) -> str | None:
 
 def _parsed(spark: SparkSession, text: str) -> Mapping[str, Any]:
     if not text.lstrip().startswith("{"):
-        rows = spark.read.option("wholetext", "true").text(escape_glob(text)).collect()
+        try:
+            rows = spark.read.option("wholetext", "true").text(escape_glob(text)).collect()
+        except AnalysisException as error:
+            if spark_condition(error) != "PATH_NOT_FOUND":
+                raise
+            rows = []
         if not rows:
-            raise StagingException(f"The request of this stage is not at {text}; its transaction may have been aborted")
+            raise StagingException(
+                f"The request of this stage is not at {text}: its transaction has ended, by a commit or an abort. Clear the task "
+                "that plans the stage, with everything downstream."
+            )
         text = str(rows[0][0])
     try:
         value = unsealed(text, "The request of this stage")

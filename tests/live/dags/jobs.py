@@ -5,15 +5,16 @@ The driver needs no Spark: it writes by Arrow, and leaves a report as ``delta_st
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from airflow.providers.standard.triggers.file import FileTrigger
 from airflow.sdk import BaseOperator, dag
 
 from airflow_delta import delta_job, delta_transaction
-from live.names import ROWS
+from live.names import HOLDING_POOL, ROWS
 
 TABLE = "{{ dag_run.conf['table'] }}"
 
@@ -49,7 +50,7 @@ def drive(request_uri: str, table: str, *, run: str, attempt: int, fails: bool) 
     from airflow_delta.table.stage.write.job_files import read_request
 
     log = DeltaHook().get_log(table)
-    attempt_directory = Path(request_uri.removeprefix("file:").replace("//", "/")).parent
+    attempt_directory = Path(urlsplit(request_uri).path).parent
     request = read_request(log, attempt_directory.relative_to(table).as_posix())
     about = {"transaction_id": request.transaction_id, "stage": request.stage, "attempt": request.attempt}
     if fails:
@@ -60,10 +61,15 @@ def drive(request_uri: str, table: str, *, run: str, attempt: int, fails: bool) 
     log.store.put(f"{request.directory}/{REPORT_DIRECTORY}/{attempt}/part-00000.txt", sealed(report).encode())
 
 
-@dag(schedule=None, start_date=datetime(2013, 1, 1), is_paused_upon_creation=False)
+@dag(
+    schedule=None,
+    start_date=datetime(2013, 1, 1),
+    is_paused_upon_creation=False,
+    default_args={"pool": HOLDING_POOL, "retries": 3, "retry_delay": timedelta(seconds=1)},
+)
 def job():
     with delta_transaction("txn", table=TABLE), delta_job("load") as load:
-        ServiceOperator(task_id="run", arguments=load.arguments, table=TABLE)
+        ServiceOperator(task_id="run", retries=0, arguments=load.arguments, table=TABLE)
 
 
 job()

@@ -65,7 +65,11 @@ def tell_of_job(context: Context) -> DeltaError | None:
     directory = _planned(context, job)
     if directory is None:
         return None
-    left = _reports_left(context, job, directory)
+    try:
+        left = _reports_left(context, job, directory)
+    except StagingException as gone:  # its transaction has ended
+        logger.warning("What the job reports cannot be read: %s", _first_line(gone))
+        return None
     logger.info("::endgroup::")  # of Airflow, whose page shows the lines of a group only on a click
     error = _failure(left)
     if error is not None:
