@@ -17,12 +17,14 @@ from airflow_delta import delta_job, delta_transaction
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport
 from airflow_delta.contract.sealed import sealed
+from airflow_delta.contract.staging_directory import marked, new_attempt
 from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.notifications.events import delta_events
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.plugins import on_worker
 from airflow_delta.table.stage.write.job_files import read_request
 from airflow_delta.tasks.job.inside import PLAN_KEY, job_around
+from airflow_delta.tasks.trust.definition_mark import definition_mark
 from airflow_delta.tasks.trust.reports import valid_reports
 from support.running_tasks import context, kept
 from support.table import Table, metadata
@@ -203,11 +205,12 @@ class TestLeftOut:
 def test_what_a_job_may_do_is_what_its_plan_is_asked_for(tmp_path, given, asks):
     def report(world):
         handle = TransactionHandle.from_dict(world.handle)
+        attempt = marked(new_attempt(), definition_mark(handle))
         written = StagedWrite(
             transaction_id=handle.transaction_id,
             stage=COLLECT,
             task_id=COLLECT,
-            attempt="1-a",
+            attempt=attempt,
             mode="append",
             schema_string="{}",
             **asks,
