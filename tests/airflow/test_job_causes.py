@@ -214,19 +214,8 @@ def test_cleared_before_the_commit(world, cleared, downstream, states, rows):
     assert ("plan" in cleared or (downstream and cleared == "start")) == (one.plan != first)
 
 
-@pytest.mark.parametrize("cleared", [PLAN, RUN])
-def test_a_commit_that_begins_before_what_was_cleared_has_ended(world, told, cleared):
-    """The scheduler runs both at once: the commit waits for the task that collects only."""
-    one = world("job_causes")
-    one.run.run(until=COMMIT)
-    one.run.clear(cleared)
-    one.run.run_task(COMMIT)
-    assert (one.states()["commit"], one.rows) == ("failed", [0])
-    assert "UpstreamFailedException" in told()
-
-
 @pytest.mark.parametrize("downstream", [False, True])
-@pytest.mark.parametrize("cleared", [PLAN, RUN, COLLECT, COMMIT])
+@pytest.mark.parametrize("cleared", [PLAN, RUN])
 def test_cleared_after_the_commit(world, told, cleared, downstream):
     """Nothing is published again, and no job does its work again."""
     one = world("job_causes")
@@ -240,26 +229,6 @@ def test_cleared_after_the_commit(world, told, cleared, downstream):
         assert (one.rows, one.table.versions()) == ([0, 1], [0, 1])
     assert "failed" not in one.states().values()
     assert one.run.xcom(COMMIT)["version"] == 1
-
-
-def test_cleared_as_a_whole_after_the_commit(world):
-    """With ``rerun_policy="replace"``: what a new job stages replaces what the first one did."""
-    one = world("job_causes")
-    one.run.run()
-    one.run.clear(START, downstream=True).run()
-    assert (one.states(), one.rows) == (GREEN, [0, 2])
-
-
-@pytest.mark.parametrize("cleared", [PLAN, RUN, COLLECT])
-def test_cleared_after_an_abort(world, told, cleared):
-    one = world("job_causes", "fails")
-    one.run.run()
-    told()
-    one.run.clear(cleared, downstream=True).run()
-    assert (one.states()["commit"], one.rows) == ("upstream_failed", [0])
-    assert "aborted" in told()
-    one.run.clear(START, downstream=True).run()
-    assert (one.states(), one.rows) == (GREEN, [0, one.drivers])
 
 
 def test_a_branch_leaves_a_job_out(world):
@@ -305,9 +274,3 @@ class TestMapped:
         one.run.run()
         assert [one.run.state_of("of_day.txn.commit", index) for index in range(2)] == ["success", "success"]
         assert (one.rows, one.table.versions()) == ([0, 1, 2], [0, 1, 2])
-
-    def test_the_operator_of_a_job(self, world):
-        """All of its instances run the same job: it is one."""
-        one = world("job_mapped_inside")
-        one.run.run()
-        assert (one.run.state_of(COMMIT), one.rows, one.drivers) == ("success", [0, 1], 2)
