@@ -134,6 +134,7 @@ from airflow_delta.table.stage.write.job_files import put_request as put_request
 from airflow_delta.table.stage.write.job_files import read_report as read_report
 from airflow_delta.table.stage.write.job_files import read_request as read_request
 from airflow_delta.table.stage.write.job_files import reported_error as reported_error
+from airflow_delta.table.stage.write.job_files import reports_left as reports_left
 from airflow_delta.table.stage.write.plan import plan_stage as plan_stage
 from airflow_delta.table.stage.write.sql_query import SqlQuery as SqlQuery
 from airflow_delta.table.stage.write.sql_query import not_a_query as not_a_query

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 from airflow.sdk import TaskGroup, TriggerRule, XComArg
@@ -24,6 +24,8 @@ class DeltaJobGroup(TaskGroup):
 
     ``plan`` runs before the tasks in the block, ``collect`` after them. The properties are values for their templated fields.
     """
+
+    holds_job: ClassVar[bool] = True
 
     operator_class: Any = attrs.field(default=None)
     operator_kwargs: dict[str, Any] = attrs.field(factory=dict)

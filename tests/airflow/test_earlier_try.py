@@ -228,7 +228,7 @@ def test_a_driver_that_succeeded_without_a_report_is_not_taken_twice(world, monk
     monkeypatch.setattr(DeltaStageSparkSubmitOperator, "_backend", cluster)
     monkeypatch.setattr(DeltaStageSparkSubmitOperator, "_get_hook", lambda _: SimpleNamespace(_should_track_driver_status=True))
     for _ in range(2):
-        with pytest.raises(StagingException, match="ended without staging"):
+        with pytest.raises(StagingException, match="left no report"):
             world.attempt()
     assert len(submitted) == 2
 

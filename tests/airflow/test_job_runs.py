@@ -53,5 +53,5 @@ def test_a_job_that_ran_nothing_is_told(run_dag, tables, spark, capfd, caplog):
     run = run_dag("job_without_work")
     assert run.state == "failed"
     assert run.state_of("txn.delete.collect") == "failed"
-    assert "ended without staging anything" in capfd.readouterr().out + caplog.text
+    assert "left no report at" in capfd.readouterr().out + caplog.text
     assert table.versions() == [0, 1, 2]

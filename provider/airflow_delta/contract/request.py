@@ -149,3 +149,9 @@ class StageReport(Payload):
     differences: tuple[dict, ...] = ()  # type: ignore[type-arg]
     error_class: str | None = None
     error_message: str | None = None
+
+
+def is_report_of(report: StageReport, request: StageRequest) -> bool:
+    """Return whether a report is that of a run of this request."""
+    asked = (request.transaction_id, request.stage, request.attempt)
+    return (report.transaction_id, report.stage, report.attempt) == asked

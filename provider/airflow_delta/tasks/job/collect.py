@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk.exceptions import AirflowSkipException
+
 from airflow_delta import engine
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.contract.staging_directory import transaction_directory
 from airflow_delta.exceptions import StagingException
 from airflow_delta.tasks.declared import parameter
+from airflow_delta.tasks.job.left_out import is_left_out
 from airflow_delta.tasks.job.plan import PLANNED, STAGED
 from airflow_delta.tasks.stage.operator import StageOperator
-from airflow_delta.tasks.stage.work import GivenTable, StageWorkParameters
+from airflow_delta.tasks.stage.work import GivenTable, StageWork, StageWorkParameters
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from airflow_delta.table.stage.stage_view import StageView
 
 
@@ -32,6 +37,15 @@ class DeltaCollectJobOperator(StageOperator, StageWorkParameters, GivenTable):
     skipped_mode: ClassVar[str] = "append"
 
     planned: Any = parameter(templated=True)
+
+    def carry_out(self, work: StageWork, context: Context) -> Any:
+        """Return the staged write.
+
+        :raises AirflowSkipException: if the task that plans was skipped, as by a branch: what it left earlier does not count.
+        """
+        if is_left_out(context, self.planned):
+            raise AirflowSkipException("The task that plans this stage was skipped, so there is nothing to collect.")
+        return super().carry_out(work, context)
 
     def plan_stage(self, stage: StageView) -> StagedWrite:
         """Return the staged write: the work is done.
