@@ -10,7 +10,7 @@ from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.job.plan import check_job
-from airflow_delta.tasks.job.tasks import collect_arguments, job_collect, job_plan
+from airflow_delta.tasks.job.tasks import audits, job_collect, job_plan
 from airflow_delta.tasks.settings import transaction_groups
 from airflow_delta.tasks.stage.application import ApplicationStage
 
@@ -88,7 +88,9 @@ class DeltaJobGroup(TaskGroup):
         self.collect = job_collect(self.operator_class)(
             task_id="collect",
             trigger_rule=TriggerRule.NONE_FAILED,  # if there is nothing to do, the job's task is skipped
-            **collect_arguments(self.operator_class, self.plan, self.operator_kwargs),
+            planned=self.plan.output,
+            **({"planned_by": self.plan.task_id} if audits(self.operator_class) else {}),
+            **self.operator_kwargs,
         )
         for leaf in leaves:
             leaf.set_downstream(self.collect)

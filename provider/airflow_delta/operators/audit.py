@@ -222,15 +222,20 @@ class DeltaAuditOperator(DeltaOperator, GivenTable, SqlParameters, RunnerParamet
         check_not_aborted(self, context, log, handle)
         return None
 
+    @property
+    def reporting_task_id(self) -> str:
+        """The task whose report the commit reads."""
+        return self.task_id
+
     def _at_commit(self, table: AuditedTable, queries: Sequence[SqlCheck], outcomes: Sequence[AuditCheck]) -> list[HeldCheck]:
         """Return what the commit asks again."""
         held: list[HeldCheck] = []
         for each in outcomes if self.holds_at != READ else ():
             if each.name == "rows_change" and self.rows_change:
-                held += engine.held_ratio(table, self.rows_change, each, self.task_id)
+                held += engine.held_ratio(table, self.rows_change, each, self.reporting_task_id)
             elif each.name == "unique" and self.unique:
-                held += engine.held_unique(table, self.unique, each, self.task_id)
-        return held + (engine.held_queries(table, queries, self.task_id) if self.holds_at == COMMIT else [])
+                held += engine.held_unique(table, self.unique, each, self.reporting_task_id)
+        return held + (engine.held_queries(table, queries, self.reporting_task_id) if self.holds_at == COMMIT else [])
 
     def _ask(self, log: DeltaLog, table: AuditedTable, queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:
         runner = self.hold(SparkRunner)

@@ -94,8 +94,8 @@ def collect_audit(
     :raises StagingException: if request or answers are not of such an audit.
     :raises ChecksOutdatedException: if stages have run again since it was planned.
     """
-    arguments = AuditArguments.of(request)
-    if request.operation != OPERATION or arguments.report is None:
+    arguments = AuditArguments.of(request) if request.operation == OPERATION else None
+    if arguments is None or arguments.report is None:
         raise handle.error(StagingException, f"The request of {request.stage} is one of {request.operation!r}, and no audit.")
     check_report(handle, request, answers)
     report = AuditReport.from_dict(arguments.report)

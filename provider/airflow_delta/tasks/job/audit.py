@@ -36,6 +36,11 @@ class PlansAudit(DeltaOperator, JobParameters):
 
     transaction_role: ClassVar[str] = "job"
 
+    @property
+    def reporting_task_id(self) -> str:
+        """The task that judges."""
+        return self.stage_task_id
+
     def execute(self, context: Context) -> Any:
         """Look at the stages, and return where the job works.
 

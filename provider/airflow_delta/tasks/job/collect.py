@@ -11,12 +11,14 @@ from airflow_delta import engine
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.contract.staging_directory import stage_key, transaction_directory
 from airflow_delta.exceptions import StagingException
+from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.job.plan import PLANNED, SKIPPED, STAGED
 from airflow_delta.tasks.stage.operator import StageOperator
-from airflow_delta.tasks.stage.work import GivenTable, StageWorkParameters
 
 if TYPE_CHECKING:
+    from airflow.sdk import RetryPolicy
+
     from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.contract.request import StageRequest
     from airflow_delta.log.delta_log import DeltaLog
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
 
 
 class CollectsJob(StageOperator):
-    """Collects what a job has staged; for the operations that need their parameters for it, mixed into their operators.
+    """Collects what a job has staged; mixed into the operator that planned it, since the commit asks the Dag file what it may do.
 
     Of several runs of the job, the first that ended well counts, from then on.
 
     :param planned: output of the task that planned the stage. (templated)
     """
+
+    default_retry_policy: ClassVar[RetryPolicy | None] = FINAL_ERRORS
 
     planned: Any = parameter(templated=True)
 
@@ -56,18 +60,6 @@ class CollectsJob(StageOperator):
         report = engine.read_report(stage.log, request)
         collect = getattr(self, "collect_job", engine.collect_operation)
         return self.opened.collected(lambda: collect(stage, request, report))
-
-
-class DeltaCollectJobOperator(CollectsJob, StageWorkParameters, GivenTable):
-    """Collect what a job has staged; made by :func:`~airflow_delta.job_groups.delta_job`.
-
-    :param planned: output of the task that planned the stage. (templated)
-
-    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWorkParameters` and
-    :class:`~airflow_delta.tasks.stage.work.GivenTable`.
-    """
-
-    skipped_mode: ClassVar[str] = "append"
 
 
 def planned_request(
