@@ -31,8 +31,6 @@ from airflow_delta.spark.queries import run_query as run_query
 from airflow_delta.spark.read import read_scan_plan as read_scan_plan
 from airflow_delta.spark.run_operation import read_source as read_source
 from airflow_delta.spark.run_operation import run_operation as run_operation
-from airflow_delta.spark.scd2 import History as History
-from airflow_delta.spark.source_files import read_spark_files as read_spark_files
 from airflow_delta.spark.stage import stage_dataframe as stage_dataframe
 from airflow_delta.table.abort import abort as abort
 from airflow_delta.table.abort import abort_transaction as abort_transaction
@@ -48,10 +46,12 @@ from airflow_delta.table.audit.held_reads import held_queries_of_tables as held_
 from airflow_delta.table.audit.held_reads import held_ratio as held_ratio
 from airflow_delta.table.audit.held_reads import held_unique as held_unique
 from airflow_delta.table.audit.limit_checks import statistics_checks as statistics_checks
+from airflow_delta.table.audit.sql_checks import collect_audit as collect_audit
 from airflow_delta.table.audit.sql_checks import judge_answers as judge_answers
 from airflow_delta.table.audit.sql_checks import parse_sql_checks as parse_sql_checks
 from airflow_delta.table.audit.sql_checks import plan_checks_of_tables as plan_checks_of_tables
 from airflow_delta.table.audit.sql_checks import plan_sql_checks as plan_sql_checks
+from airflow_delta.table.audit.sql_checks import with_answers as with_answers
 from airflow_delta.table.changes.column_values import column_values as column_values
 from airflow_delta.table.changes.new_rows import NewRowsOptions as NewRowsOptions
 from airflow_delta.table.changes.new_rows import find_new_rows as find_new_rows
@@ -124,7 +124,9 @@ from airflow_delta.table.run import run_transaction as run_transaction
 from airflow_delta.table.stage.plan_alter import plan_alter as plan_alter
 from airflow_delta.table.stage.plan_create import plan_create as plan_create
 from airflow_delta.table.stage.scan import plan_scan as plan_scan
+from airflow_delta.table.stage.scan import plan_view as plan_view
 from airflow_delta.table.stage.scan import spark_table as spark_table
+from airflow_delta.table.stage.spark_uri import uri_beside as uri_beside
 from airflow_delta.table.stage.stage_view import SparkWork as SparkWork
 from airflow_delta.table.stage.stage_view import open_stage as open_stage
 from airflow_delta.table.stage.stage_view import skipped as skipped
@@ -137,7 +139,6 @@ from airflow_delta.table.stage.write.job_files import reported_error as reported
 from airflow_delta.table.stage.write.job_files import reports_left as reports_left
 from airflow_delta.table.stage.write.plan import plan_stage as plan_stage
 from airflow_delta.table.stage.write.sql_query import SqlQuery as SqlQuery
-from airflow_delta.table.stage.write.sql_query import not_a_query as not_a_query
 from airflow_delta.table.start.begin import begin as begin
 from airflow_delta.table.start.new_table import default_isolation_level as default_isolation_level
 from airflow_delta.table.start.new_table import of_new_table as of_new_table

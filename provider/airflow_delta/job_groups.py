@@ -9,13 +9,10 @@ import attrs
 from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.job.collect import DeltaCollectJobOperator
-from airflow_delta.tasks.job.plan import check_job, job_plan
+from airflow_delta.tasks.job.plan import check_job
+from airflow_delta.tasks.job.tasks import audits, job_collect, job_plan
 from airflow_delta.tasks.settings import transaction_groups
 from airflow_delta.tasks.stage.application import ApplicationStage
-
-_OF_THE_STAGE = ("transaction", "after", "delta_conn_id", "table")
-"""Arguments that both tasks around the job need."""
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -59,7 +56,7 @@ class DeltaJobGroup(TaskGroup):
 
     @property
     def staged(self) -> XComArg:
-        """The staged write, for ``after`` of later stages; only after the ``with`` block."""
+        """The staged write, for ``after`` of later stages; of an audit, its report. Only after the ``with`` block."""
         return XComArg(self.collect)
 
     def __enter__(self) -> DeltaJobGroup:
@@ -90,11 +87,12 @@ class DeltaJobGroup(TaskGroup):
             )
         for root in roots:
             root.set_upstream(self.plan)
-        self.collect = DeltaCollectJobOperator(
+        self.collect = job_collect(self.operator_class)(
             task_id="collect",
-            planned=self.plan.output,
             trigger_rule=TriggerRule.NONE_FAILED,  # if there is nothing to do, the job's task is skipped
-            **{name: value for name, value in self.operator_kwargs.items() if name in _OF_THE_STAGE},
+            planned=self.plan.output,
+            **({"planned_by": self.plan.task_id} if audits(self.operator_class) else {}),
+            **self.operator_kwargs,
         )
         for leaf in leaves:
             leaf.set_downstream(self.collect)
@@ -118,8 +116,9 @@ def delta_job(group_id: str, operator_class: Any = None, **kwargs: Any) -> Delta
 
     :param group_id: id of the group, prefix of its task ids.
     :param operator_class: the operator whose Spark work it is (``DeltaDeleteOperator``, ``DeltaUpdateOperator``,
-        ``DeltaMergeOperator``, ``DeltaOptimizeOperator``, ``DeltaReorgOperator``,
-        ``DeltaAlterTableOperator``); default: a program of the author's writes rows by ``delta_stage(spark).write(df)``.
+        ``DeltaMergeOperator``, ``DeltaScd2MergeOperator``, ``DeltaStageSqlOperator``, ``DeltaCopyIntoOperator``,
+        ``DeltaOptimizeOperator``, ``DeltaReorgOperator``, ``DeltaAlterTableOperator``, ``DeltaAuditOperator``);
+        default: a program of the author's writes rows by ``delta_stage(spark).write(df)``.
     :param kwargs: parameters of that operator, without those that say where Spark runs; by default those of
         :class:`~airflow_delta.tasks.stage.application.ApplicationStage`. ``spark_table_uri`` is the table's URI as the
         service reaches it, such as ``s3://`` on EMR.

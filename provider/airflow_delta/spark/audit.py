@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark import errors
@@ -14,8 +12,8 @@ from airflow_delta.contract.audit import AuditArguments, SqlAnswer, SqlCheck
 from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.spark.queries import run_query
-from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.spark.session_settings import session_settings
+from airflow_delta.spark.source_views import temporary_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,24 +32,11 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
     """
     arguments = AuditArguments.of(request)
     plans = {name: ScanPlan.from_dict(plan) for name, plan in arguments.views.items()}
-    with _views(spark, plans):
+    with temporary_views(spark, plans):
         answers = [query_answer(spark, check).to_dict() for check in arguments.checks]
     return StageReport(
         transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt, answers=tuple(answers)
     )
-
-
-@contextmanager
-def _views(spark: SparkSession, plans: dict[str, ScanPlan]) -> Iterator[None]:
-    made: list[str] = []
-    try:
-        for name, plan in plans.items():
-            read_scan_plan(spark, plan).createOrReplaceTempView(name)
-            made.append(name)
-        yield
-    finally:
-        for name in made:
-            spark.catalog.dropTempView(name)
 
 
 def query_answer(spark: SparkSession, check: SqlCheck) -> SqlAnswer:

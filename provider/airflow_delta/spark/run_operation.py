@@ -27,6 +27,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.spark.errors import useful_line
 from airflow_delta.spark.queries import run_query
+from airflow_delta.spark.source_views import source_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,12 +59,13 @@ def run_operation(spark: SparkSession, request: StageRequest, source: DataFrame 
     work = work_of(request.operation)
     if work is None:
         raise StagingException(f"There is no Spark work for {request.operation!r} (stage {request.stage} of {request.table})")
-    if "source" not in inspect.signature(work).parameters:
-        if source is not None:
-            raise request.error(DeltaIllegalArgumentException, f"{request.operation} takes no source (stage {request.stage})")
-        report = work(spark, request)
-    else:
-        report = work(spark, request, _named_source(spark, request) if source is None else source)
+    with source_views(spark, request):  # until it has run: Spark Connect looks a view up when its rows are read
+        if "source" not in inspect.signature(work).parameters:
+            if source is not None:
+                raise request.error(DeltaIllegalArgumentException, f"{request.operation} takes no source (stage {request.stage})")
+            report = work(spark, request)
+        else:
+            report = work(spark, request, _named_source(spark, request) if source is None else source)
     if not isinstance(report, StageReport):
         raise request.error(DeltaError, f"{request.operation} left no report")
     return report
@@ -108,7 +110,7 @@ def secret_options(spark: SparkSession, request: StageRequest) -> dict[str, str]
 def _named_source(spark: SparkSession, request: StageRequest) -> DataFrame:
     """Return the source named in the arguments."""
     named = SourceArguments.of(request).source or {}
-    secrets = secret_options(spark, request) if named.get(CONNECTION) else {}
+    secrets = secret_options(spark, request) if named.get(CONNECTION) and not named.get("sql") else {}
     if (source := read_source(spark, named, secrets)) is not None:
         return source
     raise request.error(

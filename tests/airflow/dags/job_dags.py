@@ -14,9 +14,13 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import dag, task
 
 from airflow_delta import delta_job, delta_transaction
+from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
+from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
+from airflow_delta.operators.sql import DeltaStageSqlOperator
 
 ROOT = os.environ["DELTA_EXAMPLES"]
 SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
@@ -95,7 +99,42 @@ def job_without_work():
         run()
 
 
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def job_history():
+    """Versions of a source that reads the table, and an audit of them by another job."""
+    with delta_transaction("txn", table=f"{ROOT}/job_history"):
+        with delta_job(
+            "versions",
+            DeltaScd2MergeOperator,
+            source="SELECT id, v || '!' AS v, DATE'2026-01-05' AS at FROM {{ table }}",
+            keys="id",
+            effective_at="at",
+        ) as versions:
+            task(submit, task_id="run")(versions.application, versions.arguments)
+        with delta_job(
+            "audit",
+            DeltaAuditOperator,
+            checks={"one is current": "SELECT count(*) = 2, count(*) AS n FROM result WHERE is_current"},
+            rows_change={"max_ratio": 2},
+        ) as audit:
+            task(submit, task_id="run")(audit.application, audit.arguments)
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def job_sources():
+    """Rows of a query, and of files."""
+    with delta_transaction("txn", table=f"{ROOT}/job_sources"):
+        with delta_job("query", DeltaStageSqlOperator, sql="SELECT id + 10 AS id, v FROM {{ table }}", where="id > 1") as query:
+            task(submit, task_id="run")(query.application, query.arguments)
+        with delta_job(
+            "files", DeltaCopyIntoOperator, source=f"{ROOT}/job_source_files", format="csv", format_options={"header": "true"}
+        ) as files:
+            task(submit, task_id="run")(files.application, files.arguments)
+
+
 job_operations()
+job_history()
+job_sources()
 job_program()
 job_for_nothing()
 job_without_work()

@@ -9,7 +9,7 @@ from airflow.sdk import TriggerRule
 
 from airflow_delta.airflow_internals.tasks import is_skipped_by, skip_key
 from airflow_delta.tasks.dag_file import argument_of, referenced_tasks, task_definition
-from airflow_delta.tasks.job.plan import STAGED
+from airflow_delta.tasks.job.plan import STAGED, UNASKED
 from airflow_delta.tasks.task_states import instances
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def is_left_out(context: Context, planned: Any) -> bool:
     """Return whether the task that plans was skipped from outside in this run; its XComs are of an earlier try then, if any.
 
-    It skips by itself, so that the job is skipped, too, when nothing is left to do; then it leaves the staged write.
+    It skips by itself, so that the job is skipped, too, when nothing is left to do; then it leaves the staged write, or that
+    an audit has no query.
 
     :param planned: what it has left.
     """
@@ -27,7 +28,7 @@ def is_left_out(context: Context, planned: Any) -> bool:
     plans = referenced_tasks(argument_of(definition, "planned", None)) if definition is not None else []
     if not plans or "skipped" not in instances(context, {plans[0].task_id}).values():
         return False
-    if not isinstance(planned, Mapping) or STAGED not in planned:
+    if not isinstance(planned, Mapping) or not {STAGED, UNASKED} & planned.keys():
         return True
     return _is_skipped_before(context, plans[0])
 

@@ -269,7 +269,8 @@ def _roots(request: StageRequest | None, store: LogStore) -> tuple[str, ...]:
         return ()
     from airflow_delta.contract.spark_paths import data_file_uri
 
-    plans = [plan for plan in (request.scan, request.rewrite) if plan is not None]
+    own = (view.scan for view in request.views if view.own)
+    plans = [plan for plan in (request.scan, request.rewrite, *own) if plan is not None]
     paths: Iterable[str] = (data_file_uri(plan.table, file.path) for plan in plans for file in plan.files if "://" in file.path)
     roots: dict[str, None] = {}
     for directory in dict.fromkeys(path.rpartition("/")[0] for path in paths):

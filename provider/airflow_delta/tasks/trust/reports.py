@@ -15,7 +15,7 @@ from airflow.sdk import XComArg
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import HandleMismatchException, StagingException
-from airflow_delta.tasks.dag_file import argument_of, referenced_tasks
+from airflow_delta.tasks.dag_file import argument_of
 from airflow_delta.tasks.task_states import instances, name_of, states_in_run
 from airflow_delta.tasks.trust.definition_mark import check_mark
 from airflow_delta.tasks.trust.received import parse_report
@@ -54,7 +54,7 @@ def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable
         state = states.get((write.task_id, write.map_index))
         if state == "success":
             check_mark(handle, write)
-            _check_asked(_that_asks(context["dag"].task_dict.get(write.task_id)), write)
+            _check_asked(context["dag"].task_dict.get(write.task_id), write)
             valid.append(write)
         else:
             logger.info(
@@ -64,12 +64,6 @@ def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable
                 state or "it does not exist or has not run",
             )
     return valid
-
-
-def _that_asks(stage: Any) -> Any:
-    """Return the task whose parameters say what a stage may do: of a job, the one that plans it."""
-    plans = [] if stage is None else referenced_tasks(argument_of(stage, "planned", None))
-    return next((plan for plan in plans if role_of(plan) == "job"), stage)
 
 
 def _check_asked(stage: Any, write: StagedWrite) -> None:
