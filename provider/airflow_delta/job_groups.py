@@ -120,7 +120,8 @@ def delta_job(group_id: str, operator_class: Any = None, **kwargs: Any) -> Delta
         ``DeltaAlterTableOperator``); default: a program of the author's writes rows by ``delta_stage(spark).write(df)``.
     :param kwargs: parameters of that operator, without those that say where Spark runs; by default those of
         :class:`~airflow_delta.tasks.stage.application.ApplicationStage`. ``spark_table_uri`` is the table's URI as the
-        service reaches it, such as ``s3://`` on EMR.
+        service reaches it, such as ``s3://`` on EMR. ``spark_version`` is that of the service, such as ``3.5``: what it
+        lacks is then refused by the task that plans.
     :raises DeltaIllegalArgumentException: if the operator has no work for a job, or there is no transaction around; at the end of
         the block, if no task is in it.
     """

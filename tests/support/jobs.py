@@ -1,0 +1,121 @@
+"""Tables whose Spark work is done by jobs, which a session of another process runs one after the other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.request import StageRequest
+from airflow_delta.table.stage.stage_view import SparkWork
+from airflow_delta.table.stage.write.collect import collect_stage
+from airflow_delta.table.stage.write.job_files import read_report
+from airflow_delta.table.stage.write.plan import plan_stage
+from airflow_delta.tasks.job.plan import put_job
+from support.job_programs.session import DONE, FAILED
+from support.job_spark import QUICK, job_environment, job_python
+from support.table import Table
+
+PROGRAMS = Path(__file__).parent / "job_programs"
+
+CONFIGURATION = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "768m",
+    "spark.driver.extraJavaOptions": QUICK,
+    "spark.sql.shuffle.partitions": "2",
+    "spark.log.level": "OFF",
+}
+
+
+class JobSession:
+    """A session in a process of its own, whose Python has PySpark and nothing of ours.
+
+    :ivar versions: of Spark, Python and Java there.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        conf = directory / "conf"
+        conf.mkdir(parents=True)
+        lines = [f"{name} {value}\n" for name, value in {**CONFIGURATION, "spark.local.dir": str(directory / "local")}.items()]
+        (conf / "spark-defaults.conf").write_text("".join(lines))
+        with (directory / "stderr").open("w") as errors:
+            self._process = subprocess.Popen(
+                [job_python(), PROGRAMS / "session.py"],
+                env={**job_environment(directory), "SPARK_CONF_DIR": str(conf)},
+                cwd=directory,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.versions = self._said("job: Spark ").removeprefix("job: ")
+
+    def run(self, program: str | Path, *arguments: str) -> str:
+        """Run a program as ``__main__``, and return what it printed.
+
+        :raises RuntimeError: if it failed, with its output.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([str(program), *arguments]) + "\n")
+        self._process.stdin.flush()
+        return self._said(DONE)
+
+    def _said(self, end: str) -> str:
+        assert self._process.stdout is not None
+        lines = []
+        for line in self._process.stdout:
+            lines.append(line)
+            if line.startswith(FAILED):
+                break
+            if line.startswith(end):
+                return "".join(lines).strip()
+        raise RuntimeError("".join(lines) or "the session ended")
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class JobTable(Table):
+    """A table whose Spark work is done by jobs: requests, programs and reports lie beside the table's files.
+
+    :param jobs: runs them.
+    """
+
+    def __init__(self, path: Path, jobs: JobSession) -> None:
+        super().__init__(path)
+        self.jobs = jobs
+
+    def stage(self, handle: TransactionHandle, rows: Any, *, task_id: str = "stage", **options: Any) -> StagedWrite:
+        """Stage rows of SQL text."""
+        view = self.view(handle, task_id=task_id)
+        request = plan_stage(view, **options)
+        self._run(request, "--sql", rows, "--write")
+        return collect_stage(view, request, read_report(self.log(), request))
+
+    def operate(
+        self, handle: TransactionHandle, plan: Any, *, task_id: str = "task", source: Any = None, **arguments: Any
+    ) -> StagedWrite:
+        """Stage an operation.
+
+        :param source: SQL text.
+        """
+        work = plan(self.view(handle, task_id=task_id), **arguments)
+        if not isinstance(work, SparkWork):
+            return StagedWrite.from_dict(work.to_dict())
+        self._run(work.request, *(("--sql", source) if source is not None else ()))
+        return work.collect(work.request, read_report(self.log(), work.request))
+
+    def _run(self, request: StageRequest, *more: str) -> None:
+        put: Mapping[str, Any] = put_job(self.log(), request)
+        program = PROGRAMS / "rows.py" if more else self.path / request.directory / "application.py"
+        self.jobs.run(program, *put["arguments"], *more)
