@@ -15,7 +15,6 @@ from airflow_delta.table.stage.write.collect import collect_stage
 from airflow_delta.table.stage.write.job_files import read_report
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.tasks.job.plan import put_job
-from support.job_programs.session import DONE, FAILED
 from support.job_spark import QUICK, job_environment, job_python
 from support.table import Table
 
@@ -53,6 +52,7 @@ class JobSession:
                 stderr=errors,
                 text=True,
             )
+        self._runs = 0
         self.versions = self._said("job: Spark ").removeprefix("job: ")
 
     def run(self, program: str | Path, *arguments: str) -> str:
@@ -61,16 +61,17 @@ class JobSession:
         :raises RuntimeError: if it failed, with its output.
         """
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps([str(program), *arguments]) + "\n")
+        self._runs += 1  # the answer to an earlier one, whose test was ended, is passed over
+        self._process.stdin.write(json.dumps([str(self._runs), str(program), *arguments]) + "\n")
         self._process.stdin.flush()
-        return self._said(DONE)
+        return self._said(f"job {self._runs}: done")
 
     def _said(self, end: str) -> str:
         assert self._process.stdout is not None
         lines = []
         for line in self._process.stdout:
             lines.append(line)
-            if line.startswith(FAILED):
+            if line.startswith(f"job {self._runs}: failed"):
                 break
             if line.startswith(end):
                 return "".join(lines).strip()

@@ -10,18 +10,16 @@ import traceback
 
 from pyspark.sql import SparkSession
 
-DONE, FAILED = "job: done", "job: failed"
-
 if __name__ == "__main__":
     spark = SparkSession.builder.master("local[2]").appName("airflow-delta-jobs").getOrCreate()
     java = spark.sparkContext._jvm.java.lang.System.getProperty("java.version")
     print(f"job: Spark {spark.version}, Python {platform.python_version()}, Java {java}", flush=True)
     for line in sys.stdin:
-        sys.argv = json.loads(line)
+        number, *sys.argv = json.loads(line)
         try:
             runpy.run_path(sys.argv[0], run_name="__main__")
-            print(DONE, flush=True)
+            print(f"job {number}: done", flush=True)
         except Exception:
             traceback.print_exc(file=sys.stdout)
-            print(FAILED, flush=True)
+            print(f"job {number}: failed", flush=True)
     spark.stop()
