@@ -52,7 +52,6 @@ NAMED = {
     "airflow": ("apache-airflow",),
     "frames": ("pandas", "polars", "duckdb"),
     "jobs": ("pyspark",),
-    "judged_jobs": ("pyspark",),
     "older_spark": ("pyspark",),
     "pyarrow": ("pyarrow",),
     "python": (),
@@ -75,7 +74,7 @@ SLOWER = (
     "not slow and not stores and not clusters and not faults and not browser and not live and not delta_spark and not installed"
 )
 
-MARKED = {"jobs": "not stores", "judged_jobs": "delta_spark"}
+MARKED = {"jobs": "not stores"}
 """Which tests run of those that depend on something, if not the quick ones."""
 
 
