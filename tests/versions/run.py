@@ -336,8 +336,8 @@ def installed(cell: Cell, home: Path) -> str:
     python = subprocess.run(
         [str(home / "bin" / "python"), "--version"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    java = f", Java {java_of(home)[1]}" if java_of(home) else ""
-    return ", ".join([*found, python.rpartition(".")[0]]) + java
+    java = java_of(home) if cell.jobs and home.name.endswith("-jobs") else None  # else it is the machine's
+    return ", ".join([*found, python.rpartition(".")[0], *([f"Java {java[1]}"] if java else [])])
 
 
 def java_of(home: Path) -> tuple[Path, str] | None:
