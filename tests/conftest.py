@@ -31,6 +31,8 @@ DEPENDS = {
         "table/files/test_finished.py",
         "log/arrow",
     ),
+    "jobs": ("airflow/test_job_runs.py",),
+    "older_spark": ("spark",),
     "pyarrow": ("log", "transaction", "table", "publication"),
     "python": ("log", "transaction", "contract", "table", "publication", "conformance", "streaming"),
     "spark": ("spark",),

@@ -9,7 +9,7 @@ import attrs
 from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.job.plan import check_job
+from airflow_delta.tasks.job.plan import JobParameters, check_job
 from airflow_delta.tasks.job.tasks import audits, job_collect, job_plan
 from airflow_delta.tasks.settings import transaction_groups
 from airflow_delta.tasks.stage.application import ApplicationStage
@@ -87,12 +87,13 @@ class DeltaJobGroup(TaskGroup):
             )
         for root in roots:
             root.set_upstream(self.plan)
+        of_both = {name: value for name, value in self.operator_kwargs.items() if name not in JobParameters.declared}
         self.collect = job_collect(self.operator_class)(
             task_id="collect",
             trigger_rule=TriggerRule.NONE_FAILED,  # if there is nothing to do, the job's task is skipped
             planned=self.plan.output,
             **({"planned_by": self.plan.task_id} if audits(self.operator_class) else {}),
-            **self.operator_kwargs,
+            **of_both,
         )
         for leaf in leaves:
             leaf.set_downstream(self.collect)
@@ -121,7 +122,8 @@ def delta_job(group_id: str, operator_class: Any = None, **kwargs: Any) -> Delta
         default: a program of the author's writes rows by ``delta_stage(spark).write(df)``.
     :param kwargs: parameters of that operator, without those that say where Spark runs; by default those of
         :class:`~airflow_delta.tasks.stage.application.ApplicationStage`. ``spark_table_uri`` is the table's URI as the
-        service reaches it, such as ``s3://`` on EMR.
+        service reaches it, such as ``s3://`` on EMR. ``spark_version`` is that of the service, such as ``3.5``: what it
+        lacks is then refused by the task that plans.
     :raises DeltaIllegalArgumentException: if the operator has no work for a job, or there is no transaction around; at the end of
         the block, if no task is in it.
     """

@@ -1,13 +1,18 @@
-"""Stages whose Spark work is a job of the author's choice, in whole Dag runs."""
+"""Stages whose Spark work is a job of the author's choice, in whole Dag runs.
+
+The Spark of a job may be another than the worker's (:mod:`support.job_spark`).
+"""
 
 from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.check_records import checks_of
+from support.job_spark import spark_version
 from support.table import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
@@ -70,6 +75,8 @@ def test_a_program_that_a_service_runs_twice_at_once_stages_once(run_dag, tables
     assert run.state == "success"
     assert run.xcom("txn.load.collect")["numRecords"] == 3
     assert table.rows() == [(10, 0), (11, 0), (12, 0)]
+    footers = [pq.read_metadata(table.path / path).metadata[b"org.apache.spark.version"] for path in table.live()]
+    assert {text.decode() for text in footers} == {spark_version()}
 
 
 @pytest.mark.slow

@@ -92,6 +92,10 @@ class SqlCheck(Payload):
     on_failure: str = FAIL
 
 
+AUDIT_OPERATION = "AUDIT"
+"""The operation of a request for the checks of an audit."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditArguments(Arguments):
     """Arguments of an ``AUDIT``.

@@ -11,6 +11,7 @@ from pyspark.sql.types import BooleanType, DateType, NullType, TimestampNTZType,
 from airflow_delta.contract.audit import AuditArguments, SqlAnswer, SqlCheck
 from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.spark.older_spark import error_of_values
 from airflow_delta.spark.queries import run_query
 from airflow_delta.spark.session_settings import session_settings
 from airflow_delta.spark.source_views import temporary_views
@@ -54,9 +55,11 @@ def query_answer(spark: SparkSession, check: SqlCheck) -> SqlAnswer:
     try:
         with session_settings(spark, _VIEWS_ONLY):  # until the answer is there: Spark Connect parses a text when it runs
             return _answer(check, run_query(spark, check.sql, whose=f"the check {check.name!r}"))
-    except wrong as error:
-        text = " ".join(str(error).split("\n\nJVM stacktrace")[0].split())
-        return SqlAnswer(name=check.name, problem=f"the query failed: {text[:MAX_MESSAGE]}")
+    except Exception as error:
+        text = str(error).split("\n\nJVM stacktrace")[0] if isinstance(error, wrong) else error_of_values(error)
+        if text is None:
+            raise
+        return SqlAnswer(name=check.name, problem=f"the query failed: {' '.join(text.split())[:MAX_MESSAGE]}")
 
 
 def _answer(check: SqlCheck, df: DataFrame) -> SqlAnswer:

@@ -26,6 +26,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.spark.errors import useful_line
+from airflow_delta.spark.older_spark import check_work
 from airflow_delta.spark.queries import run_query
 from airflow_delta.spark.source_views import source_views
 
@@ -55,7 +56,9 @@ def run_operation(spark: SparkSession, request: StageRequest, source: DataFrame 
     :param source: source rows of a MERGE; default: those that the request names.
     :raises StagingException: if nothing here does that operation.
     :raises DeltaIllegalArgumentException: if the operation needs a source and has none, or has one and needs none.
+    :raises SparkVersionException: if this is Spark 3.5, which lacks what the table needs.
     """
+    check_work(request)
     work = work_of(request.operation)
     if work is None:
         raise StagingException(f"There is no Spark work for {request.operation!r} (stage {request.stage} of {request.table})")

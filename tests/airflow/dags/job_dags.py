@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
-import pyspark
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import dag, task
 
@@ -21,18 +20,19 @@ from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
 from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
+from support.job_spark import job_environment, spark_home
 
 ROOT = os.environ["DELTA_EXAMPLES"]
-SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 PROGRAM = str(Path(__file__).parents[1] / "jobs" / "with_package.py")
 
 
 def submit(application, arguments, *more):
     """Run a program as a service does: with Python and PySpark, and none of this process's modules."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHONPATH"))}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false", *more, application, *arguments]
-    subprocess.run(command, env=environment, check=True, timeout=600)
+    command = [spark_home() / "bin" / "spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    with tempfile.TemporaryDirectory() as home:
+        subprocess.run(
+            [*command, *more, application, *arguments], env=job_environment(Path(home)), cwd=home, check=True, timeout=600
+        )
 
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_delta.contract.audit import (
+    AUDIT_OPERATION,
     BEFORE,
     FAIL,
     RESULT,
@@ -28,8 +29,6 @@ from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.checks import by_name, check_severity
 from airflow_delta.table.stage.attempt import check_report
 from airflow_delta.table.stage.stage_view import open_stage
-
-OPERATION = "AUDIT"
 
 
 def parse_sql_checks(checks: Mapping[str, Any] | None, *, on_failure: str = FAIL) -> list[SqlCheck]:
@@ -79,7 +78,7 @@ def plan_sql_checks(
     )
     return replace(stage, given_target=table.target).request(
         AuditArguments(checks=tuple(checks), views=views, report=None if report is None else report.to_dict()),
-        operation=OPERATION,
+        operation=AUDIT_OPERATION,
         mode="audit",
     )
 
@@ -94,7 +93,7 @@ def collect_audit(
     :raises StagingException: if request or answers are not of such an audit.
     :raises ChecksOutdatedException: if stages have run again since it was planned.
     """
-    arguments = AuditArguments.of(request) if request.operation == OPERATION else None
+    arguments = AuditArguments.of(request) if request.operation == AUDIT_OPERATION else None
     if arguments is None or arguments.report is None:
         raise handle.error(StagingException, f"The request of {request.stage} is one of {request.operation!r}, and no audit.")
     check_report(handle, request, answers)
@@ -139,7 +138,7 @@ def plan_checks_of_tables(
         first.log, first.handle, task_id=task_id, map_index=map_index, attempt=attempt, spark_table_uri=spark_table_uri
     )
     return replace(stage, given_target=first.target).request(
-        AuditArguments(checks=tuple(checks), views=views), operation=OPERATION, mode="audit"
+        AuditArguments(checks=tuple(checks), views=views), operation=AUDIT_OPERATION, mode="audit"
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
+from airflow_delta.contract.spark_versions import check_request
 from airflow_delta.tasks.base import DeltaOperator
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.identity import stage_identity
@@ -42,6 +43,7 @@ class PlansAudit(DeltaOperator, JobParameters):
     def execute(self, context: Context) -> Any:
         """Look at the stages, and return where the job works.
 
+        :raises SparkVersionException: if what is read has what ``spark_version`` lacks.
         :raises AirflowSkipException: if there is no query: the job's task is skipped, too, and the second task does the audit.
         """
         audit: Any = self
@@ -52,6 +54,8 @@ class PlansAudit(DeltaOperator, JobParameters):
             raise AirflowSkipException("The audit has no query for a job.")
         identity = {**stage_identity(context), "task_id": self.stage_task_id}
         request = engine.plan_sql_checks(table, queries, report=report, **identity, spark_table_uri=audit.spark_table_uri)
+        if self.spark_version is not None:
+            check_request(self.spark_version, request)
         for key, value in put_job(log, request).items():
             context["ti"].xcom_push(key=key, value=value)
         return {PLANNED: request.directory}

@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_delta import engine
 from airflow_delta.contract.options import CONNECTION, PACKAGE_ARGUMENT, REQUEST_ARGUMENT
 from airflow_delta.contract.payloads import StagedWrite
+from airflow_delta.contract.spark_versions import check_request, check_version
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.base import DeltaOperator
 from airflow_delta.tasks.declared import Parameters, parameter
@@ -48,9 +49,12 @@ class JobParameters(Parameters):
     """What the task before a job has besides the parameters of the operation.
 
     :param stage_task_id: id of the task that collects, whose output is the staged write.
+    :param spark_version: the version of the service's Spark, such as ``3.5``: what it lacks is then refused before the job
+        starts. (templated)
     """
 
     stage_task_id: str = parameter()
+    spark_version: str | None = parameter(default=None, templated=True)
 
 
 class PlansJob(StageOperator, JobParameters):
@@ -67,6 +71,7 @@ class PlansJob(StageOperator, JobParameters):
         """Plan the stage, and return where its job works.
 
         :raises DeltaIllegalArgumentException: if the job would need the secret options of a connection.
+        :raises SparkVersionException: if the table has what ``spark_version`` lacks.
         :raises AirflowSkipException: if no job is needed: the job's task is skipped, too, and the one that collects goes on.
         """
         work.stage_as(self.stage_task_id)
@@ -92,6 +97,8 @@ class PlansJob(StageOperator, JobParameters):
         if request is None:
             context["ti"].xcom_push(key="return_value", value={STAGED: staged})
             raise AirflowSkipException("Nothing is left to do for a job.")
+        if self.spark_version is not None:
+            check_request(self.spark_version, request)
         work.tell_plan(request)
         for key, value in put_job(work.log, request).items():
             context["ti"].xcom_push(key=key, value=value)
@@ -122,7 +129,11 @@ def check_job(operator_class: Any, given: Any, *, whose: str) -> None:
 
     :param given: arguments of the operator.
     :raises DeltaIllegalArgumentException: if the operator has no Spark work that a request describes, or is given how to do it.
+    :raises SparkVersionException: if the job is to run on a Spark older than 3.5.
     """
+    version = given.get("spark_version")
+    if isinstance(version, str) and "{" not in version:
+        check_version(version)
     if not (isinstance(operator_class, type) and issubclass(operator_class, DeltaOperator)):
         raise DeltaIllegalArgumentException(f"{whose} is given {operator_class!r}, which is no operator that stages something.")
     why = operator_class.by_job
