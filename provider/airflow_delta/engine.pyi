@@ -132,11 +132,11 @@ from airflow_delta.table.stage.stage_view import open_stage as open_stage
 from airflow_delta.table.stage.stage_view import skipped as skipped
 from airflow_delta.table.stage.write.collect import collect_files as collect_files
 from airflow_delta.table.stage.write.collect import collect_stage as collect_stage
-from airflow_delta.table.stage.write.job_files import put_request as put_request
-from airflow_delta.table.stage.write.job_files import read_report as read_report
-from airflow_delta.table.stage.write.job_files import read_request as read_request
-from airflow_delta.table.stage.write.job_files import reported_error as reported_error
-from airflow_delta.table.stage.write.job_files import reports_left as reports_left
+from airflow_delta.table.stage.write.job_runs import put_request as put_request
+from airflow_delta.table.stage.write.job_runs import read_report as read_report
+from airflow_delta.table.stage.write.job_runs import read_request as read_request
+from airflow_delta.table.stage.write.job_runs import reported_error as reported_error
+from airflow_delta.table.stage.write.job_runs import reports_left as reports_left
 from airflow_delta.table.stage.write.plan import plan_stage as plan_stage
 from airflow_delta.table.stage.write.sql_query import SqlQuery as SqlQuery
 from airflow_delta.table.start.begin import begin as begin

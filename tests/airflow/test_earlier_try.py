@@ -338,7 +338,7 @@ def new_request(world):
 def finish(world, request):
     """Do what a submitted application does: put the request, leave the report."""
     from airflow_delta.contract.request import StageReport
-    from airflow_delta.table.stage.write.job_files import put_request
+    from airflow_delta.table.stage.write.job_runs import put_request
 
     put_request(world.log, request)
     report = StageReport(transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt)

@@ -18,7 +18,7 @@ from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.spark import application
 from airflow_delta.table.stage.plan_create import plan_create
-from airflow_delta.table.stage.write.job_files import put_request
+from airflow_delta.table.stage.write.job_runs import put_request
 from airflow_delta.table.stage.write.plan import plan_stage
 from support import actions
 from support.running_tasks import context

@@ -22,7 +22,7 @@ from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.notifications.events import delta_events
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.plugins import on_worker
-from airflow_delta.table.stage.write.job_files import read_request
+from airflow_delta.table.stage.write.job_runs import read_request
 from airflow_delta.tasks.job.inside import PLAN_KEY, job_around
 from airflow_delta.tasks.trust.definition_mark import definition_mark
 from airflow_delta.tasks.trust.reports import valid_reports

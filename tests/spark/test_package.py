@@ -24,7 +24,7 @@ from airflow_delta.contract.options import REQUEST_PROPERTY
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.spark.package import application_path, build_package, package_bytes
 from airflow_delta.table.operations.rewrite.delete import plan_delete
-from airflow_delta.table.stage.write.job_files import put_request, read_report
+from airflow_delta.table.stage.write.job_runs import put_request, read_report
 from support.job_spark import job_environment, job_python
 from support.table import Table
 

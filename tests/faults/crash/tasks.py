@@ -31,7 +31,7 @@ from airflow_delta.table.positions.files.pattern import SourcePattern
 from airflow_delta.table.run import run_transaction
 from airflow_delta.table.stage.stage_view import SparkWork, open_stage
 from airflow_delta.table.stage.write.collect import collect_files, collect_stage
-from airflow_delta.table.stage.write.job_files import put_request, read_report
+from airflow_delta.table.stage.write.job_runs import put_request, read_report
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.table.start.begin import begin
 from airflow_delta.transaction import CommitPolicy, Operation

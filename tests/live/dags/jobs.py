@@ -47,7 +47,7 @@ def drive(request_uri: str, table: str, *, run: str, attempt: int, fails: bool) 
     from airflow_delta.contract.staging_directory import REPORT_DIRECTORY
     from airflow_delta.hooks.delta import DeltaHook
     from airflow_delta.table.arrow.stage_rows import stage_arrow
-    from airflow_delta.table.stage.write.job_files import read_request
+    from airflow_delta.table.stage.write.job_runs import read_request
 
     log = DeltaHook().get_log(table)
     attempt_directory = Path(urlsplit(request_uri).path).parent

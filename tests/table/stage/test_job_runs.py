@@ -11,7 +11,7 @@ import pytest
 from airflow_delta.contract.request import StageReport
 from airflow_delta.contract.sealed import sealed
 from airflow_delta.exceptions import SchemaMismatchException, StagingException
-from airflow_delta.table.stage.write.job_files import put_request, read_report, reported_error, reports_left
+from airflow_delta.table.stage.write.job_runs import put_request, read_report, reported_error, reports_left
 from airflow_delta.table.stage.write.plan import plan_stage
 from support.table import Table, metadata
 
