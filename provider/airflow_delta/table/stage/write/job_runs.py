@@ -68,8 +68,8 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
         raise log.error(
             StagingException,
             f"The job of stage {request.stage} ended, and left no report at {log.uri}/{directory}: it did not run, was stopped, "
-            "or its program does not call delta_stage(spark).write(df). Nothing was collected. See its own log, then clear the "
-            "task that runs it, with everything downstream.",
+            "still runs (does its operator wait for it?), or its program does not call delta_stage(spark).write(df). Nothing was "
+            "collected. See its own log, then clear the task that runs it, with everything downstream.",
             version=request.read_version,
         )
     error: DeltaError | None = None
