@@ -40,6 +40,7 @@ def _new_home() -> str:
         AIRFLOW_HOME=home,
         AIRFLOW__CORE__LOAD_EXAMPLES="False",
         AIRFLOW__CORE__UNIT_TEST_MODE="False",
+        AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT="300",  # on a busy machine, Kubernetes' client takes long to import
         AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{home}/airflow.db",
         AIRFLOW__LOGGING__LOGGING_LEVEL="WARNING",
         AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST=json.dumps([bundle]),

@@ -14,7 +14,7 @@ from services.install import CONNECTORS, SPARKS
 from stores.process import LOOPBACK
 from support.environments import clean_environment
 
-TIMEOUT = 300
+TIMEOUT = 900
 
 DEFAULTS = {
     "spark.master": "local[1]",
@@ -77,20 +77,24 @@ class ServiceSpark:
         """
         return self.command(["spark-submit", *driver.command], **environment)
 
+    def machine(self, home: Path) -> dict[str, str]:
+        """Make the home of a user of the service's machine, and return the environment there."""
+        (home / "conf").mkdir(parents=True)
+        lines = [f"{name} {value}\n" for name, value in self._defaults.items()]
+        (home / "conf" / "spark-defaults.conf").write_text("".join(lines))
+        given = {"SPARK_CONF_DIR": str(home / "conf"), "PYSPARK_PYTHON": str(SPARKS[self.version] / "bin" / "python")}
+        return clean_environment(home, SPARK_HOME=str(self.home), **given, **self.environment)
+
     def command(self, command: Sequence[str], **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the service's machine, such as ``spark-submit``."""
         self._runs += 1
-        work = self.directory / f"run-{self._runs}"
-        (work / "conf").mkdir(parents=True)
-        lines = [f"{name} {value}\n" for name, value in self._defaults.items()]
-        (work / "conf" / "spark-defaults.conf").write_text("".join(lines))
-        given = {"SPARK_CONF_DIR": str(work / "conf"), "PYSPARK_PYTHON": str(SPARKS[self.version] / "bin" / "python")}
+        environment = self.machine(self.directory / f"run-{self._runs}") | environment
         program = shutil.which(command[0], path=str(self.home / "bin"))
         assert program, f"A service's machine has no {command[0]}"
         return subprocess.run(
             [program, *command[1:]],
-            env=clean_environment(work, SPARK_HOME=str(self.home), **given, **self.environment, **environment),
-            cwd=work,
+            env=environment,
+            cwd=environment["HOME"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
