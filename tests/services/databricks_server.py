@@ -57,6 +57,8 @@ def check(value: Any, hint: Any, at: str) -> None:
     elif isinstance(hint, type) and issubclass(hint, enum.Enum):
         if value not in [member.value for member in hint]:
             raise Refused(400, f"{at} is {value!r}, not a {hint.__name__}")
+    elif hint is int and isinstance(value, str) and value.isdigit():
+        return  # as JSON of protocol buffers may have it, and as Airflow's operator sends every number
     elif not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise Refused(400, f"{at} must be of type {hint.__name__}")
 
@@ -119,7 +121,7 @@ class Databricks(JsonService):
             self._tokens[token] = run
         self._tasks[run] = task
         driver = Driver(program["python_file"], program.get("parameters", []))
-        self.drivers.start(run, driver, retries=task.get("max_retries", 0))
+        self.drivers.start(run, driver, retries=int(task.get("max_retries", 0)))
         return {"run_id": run}
 
     def get(self, *, body: Any, headers: dict[str, str]) -> Any:
