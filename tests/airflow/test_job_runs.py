@@ -36,6 +36,7 @@ def test_operations_on_top_of_each_other_by_jobs(run_dag, tables, spark):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Airflow's hook leaves a pipe open
 def test_a_history_and_its_audit_by_jobs(run_dag, tables, spark):
     """The commit waits for the audit's last task, whose report is what its log entry says of the check."""
     table = Table(Path(tables) / "job_history", spark)
@@ -53,10 +54,11 @@ def test_a_history_and_its_audit_by_jobs(run_dag, tables, spark):
     assert (records["txn.audit.collect"].kind, records["txn.audit.collect"].result) == ("audit", "passed")
     assert (records["txn.audit.collect"].version, records["txn.audit.collect"].definition) == (0, report["definition"])
     assert records["txn.audit.collect"].held == ("rows_change",)
-    assert {name for name, each in records.items() if each.kind == "task"} == {"txn.audit.plan", "txn.audit.run"}
+    assert {name for name, each in records.items() if each.kind == "task"} == {"txn.audit.run"}
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Airflow's hook leaves a pipe open
 def test_rows_of_a_query_and_of_files_by_jobs(run_dag, tables, spark):
     table = made(tables, "job_sources", spark)
     files = Path(tables) / "job_source_files"
