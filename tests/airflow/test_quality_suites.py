@@ -5,11 +5,9 @@ They have an environment of their own, in ``.cache``: what they require does not
 
 from __future__ import annotations
 
-import fcntl
 import re
 import shutil
 import subprocess
-import venv
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 from airflow_delta.log import DeltaLog
 from support import readers
 from support.documents import ROOT, blocks_of
+from support.environments import installed_environment
 
 pytestmark = [
     pytest.mark.airflow,
@@ -47,14 +46,7 @@ def environment() -> None:
     (named,) = re.findall(r"pip install (.*)", commands)
     assert set(named.split()) == PINNED.keys() - {"dbt-core"}
     wanted = [*(f"{name}{pin}" for name, pin in PINNED.items()), f"duckdb=={version('duckdb')}"]
-    made = ENVIRONMENT / "made"
-    ENVIRONMENT.mkdir(parents=True, exist_ok=True)
-    with (ENVIRONMENT.parent / "checks.lock").open("w") as lock:  # several processes of pytest
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists() or made.read_text().split() != wanted:
-            venv.create(ENVIRONMENT, clear=True, with_pip=True)
-            subprocess.run([ENVIRONMENT / "bin" / "python", "-m", "pip", "install", "--quiet", *wanted], check=True)
-            made.write_text("\n".join(wanted))
+    installed_environment(ENVIRONMENT, wanted)
 
 
 @pytest.fixture(autouse=True)

@@ -152,7 +152,9 @@ class DeltaStageSparkSubmitOperator(
 
 
 class DeltaStageFilesOperator(StageOperator, StageWorkParameters, GivenTable, WriteParameters, SqlParameters):
-    """Stage Parquet files that any job wrote under the transaction's staging path (``stagingPath`` of the handle).
+    """Stage Parquet files that a job without Spark wrote under the transaction's staging path (``stagingPath`` of the handle).
+
+    Of pandas, Polars, DuckDB or dbt, for example. For Spark, ``delta_job`` also checks rows and tells of errors by their type.
 
     Every file below ``path`` must be Parquet or hidden (``_*``, ``.*``). Statistics are read from the footers, partition values
     from the directories. A job that may be retried writes to ``airflow_delta.staging_path(transaction, ti)``, a directory for
