@@ -20,12 +20,14 @@ NAMESPACE = "spark"
 ACCOUNT = "spark"
 """A service account that may do in its namespace what Spark's drivers need, and nothing elsewhere."""
 
+_VERBS = ["create", "get", "list", "watch", "delete", "deletecollection", "patch", "update"]
 _RULES = [
     {
         "apiGroups": [""],
         "resources": ["pods", "services", "configmaps", "persistentvolumeclaims"],
-        "verbs": ["create", "get", "list", "watch", "delete", "deletecollection", "patch", "update"],
-    }
+        "verbs": _VERBS,
+    },
+    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": _VERBS},
 ]
 
 

@@ -107,7 +107,8 @@ class Node:
     def _step(self, pod: dict[str, Any], pods: list[Any], services: list[Any]) -> None:
         meta, path = pod["metadata"], _path(pod)
         if "nodeName" not in pod["spec"]:
-            self._client.send("POST", f"{path}/binding", {"metadata": {}, "target": {"kind": "Node", "name": NODE}})
+            bound = {"metadata": {"name": meta["name"]}, "target": {"kind": "Node", "name": NODE}}
+            self._client.send("POST", f"{path}/binding", bound)
             return
         found = self._pods.get(meta["uid"])
         if "deletionTimestamp" in meta:
