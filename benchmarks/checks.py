@@ -120,7 +120,7 @@ class Race:
     def _audit(log: Any, handle: Any, staged: Any, checks: dict[str, Any]) -> list[Any]:
         from airflow_delta.table.audit.audited_table import AuditedTable
         from airflow_delta.table.audit.held_reads import held_ratio, held_unique
-        from airflow_delta.table.audit.statistics import statistics_checks
+        from airflow_delta.table.audit.limit_checks import statistics_checks
 
         table = AuditedTable(log, handle, [staged])
         found: list[Any] = []

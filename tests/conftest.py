@@ -31,6 +31,8 @@ DEPENDS = {
         "table/files/test_finished.py",
         "log/arrow",
     ),
+    "jobs": ("airflow/test_job_runs.py",),
+    "older_spark": ("spark",),
     "pyarrow": ("log", "transaction", "table", "publication"),
     "python": ("log", "transaction", "contract", "table", "publication", "conformance", "streaming"),
     "spark": ("spark",),
@@ -121,13 +123,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what depends on ``TEST_DEPENDS`` (``airflow sqlglot``), and ``TEST_PART`` of that: ``2/3`` is the second of three.
 
-    Parts are of files; of slow tests, scenarios and clusters one by one. ``TEST_ONLY`` are lines of pytest's summary, without
-    the word at their beginning: of what is left, the tests that they name.
+    Parts are of files; of slow tests, scenarios, clusters and services one by one. ``TEST_ONLY`` are lines of pytest's summary,
+    without the word at their beginning: of what is left, the tests that they name.
     """
 
     def name(item: pytest.Item) -> str:
         path = item.path.relative_to(HERE)
-        alone = any(item.get_closest_marker(kind) for kind in ("slow", "live", "clusters", "kubernetes"))
+        alone = any(item.get_closest_marker(kind) for kind in ("slow", "live", "clusters", "kubernetes", "services"))
         return item.nodeid if alone else path.as_posix()
 
     if wanted := set(os.environ.get("TEST_DEPENDS", "").split()):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services import DemoError
+from airflow_services import DemoError
 
 from airflow_delta.log import DeltaLog
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from airflow_services import Airflow, DemoError
 from report import Clock
-from services import Airflow, DemoError
 
 STANDSTILL = 240  # seconds without any change of any task, on a busy machine
 INTERVAL = 1.0  # seconds between two looks

@@ -20,10 +20,10 @@ from typing import IO
 import place
 import report
 import verdict
+from airflow_services import Airflow, DemoError
 from place import Place
 from progress import Months, follow
 from report import Clock
-from services import Airflow, DemoError
 from source import MONTHS, YEAR, write_months
 
 ROOT = Path(__file__).parents[2] / ".demo"

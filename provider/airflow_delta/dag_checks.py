@@ -11,16 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.sdk import Asset
-
 from airflow_delta import engine
-from airflow_delta.contract.choices import Given, choice_problem, choices_of, is_literal, literal_problems
+from airflow_delta.contract.choices import choice_problem, choices_of, is_literal, literal_problems
 from airflow_delta.contract.kinds import kinds_of, value_problem
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.contract.sql_parameters import SQL_TEXTS
+from airflow_delta.dag_rules.arguments import argument, argument_values, arguments_of
 from airflow_delta.dag_rules.key_precision import shared_key_problem
+from airflow_delta.dag_rules.partition_events import event_problems
 from airflow_delta.dag_rules.sql_of_a_run import kept_sql_of_a_run, sql_of_a_run
 from airflow_delta.dag_rules.task_loops import loop_problem
+from airflow_delta.dag_rules.trigger_rules import trigger_rule_problems
 from airflow_delta.dag_rules.wiring import class_of, role_of, wiring_problems, wiring_warnings
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaDagWarning, DeltaIllegalArgumentException
 
@@ -37,17 +38,6 @@ HANDS_ON = {
     "commit": "its result, by which the abort task knows that it is published",
 }
 """What a task of a transaction hands on as XCom, by its role."""
-
-SAFE_RULES = ("all_success", "none_failed", "none_failed_min_one_success", "all_skipped")
-"""Trigger rules with which a commit publishes only if no task before it has failed."""
-
-AUTHORS_RISK = ("all_done", "all_done_min_one_success", "all_done_setup_success", "all_failed", "none_skipped")
-"""Trigger rules that, named on a commit, say that it publishes although a task before it has failed."""
-
-RACING_RULES = ("always", "one_success", "one_failed", "one_done")
-"""Trigger rules that do not wait for every task before: no commit may have them."""
-
-_UNKNOWN = object()
 
 
 @dataclass(frozen=True)
@@ -119,9 +109,9 @@ def task_warnings(task: Any) -> Iterator[str]:
         return
     for name in class_of(task).template_fields:
         if name in SQL_TEXTS:
-            for value in _values(task, name):
+            for value in argument_values(task, name):
                 yield from sql_of_a_run(name, value)
-    for value in _values(task, "changes"):
+    for value in argument_values(task, "changes"):
         yield from kept_sql_of_a_run(value)
     yield from wiring_warnings(task)
 
@@ -135,7 +125,7 @@ def check_dag_overwrites(stages: Sequence[Any]) -> None:
     """
     known: list[tuple[Any, Any]] = []
     for stage in filter(_overwrites, stages):
-        where = _given(stage, "replace_where")
+        where = argument(stage, "replace_where")
         for other, elsewhere in known:
             if where is None or elsewhere is None or (is_literal(where) and where == elsewhere):
                 raise DeltaIllegalArgumentException(
@@ -148,9 +138,9 @@ def check_dag_overwrites(stages: Sequence[Any]) -> None:
 
 def _overwrites(stage: Any) -> bool:
     """Return whether a task certainly overwrites, by its replace_where alone, and is planned on top of nothing."""
-    if _given(stage, "mode") != "overwrite" or _given(stage, "after"):
+    if argument(stage, "mode") != "overwrite" or argument(stage, "after"):
         return False
-    return not any(_given(stage, name) for name in ("replace_on", "replace_using", "create"))
+    return not any(argument(stage, name) for name in ("replace_on", "replace_using", "create"))
 
 
 def task_problems(task: Any) -> Iterator[str]:
@@ -158,28 +148,28 @@ def task_problems(task: Any) -> Iterator[str]:
     if not _is_ours(task):
         return
     for name, allowed in choices_of(class_of(task)).items():
-        for value in _values(task, name):
+        for value in argument_values(task, name):
             if (problem := choice_problem(name, value, allowed)) is not None:
                 yield problem
     yield from _kind_problems(task)
     for name in _TABLES:
-        for value in _values(task, name):
+        for value in argument_values(task, name):
             for table in value if isinstance(value, list | tuple) else (value,):
                 if is_literal(table) and "://" in table and (problem := _scheme_problem(table)) is not None:
                     yield f"{name}: {problem}"
     yield from _setting_problems(task)
-    yield from _event_problems(task)
+    yield from event_problems(task)
     yield from _loop_problems(task)
-    yield from dict.fromkeys(problem for given in _givens(task) for problem in literal_problems(class_of(task), given))
+    yield from dict.fromkeys(problem for given in arguments_of(task) for problem in literal_problems(class_of(task), given))
     yield from _key_problems(task)
     yield from wiring_problems(task)
-    if role_of(task) == "stage" and _given(task, "transaction") is None:
+    if role_of(task) == "stage" and argument(task, "transaction") is None:
         if not hasattr(class_of(task), "staged_mode"):
             yield (
                 "it stages rows, but belongs to no transaction, so nobody would publish them. Create it inside a with "
                 "delta_transaction(...) block, or pass transaction=<output of a start task>."
             )
-        elif _given(task, "table") is None:
+        elif argument(task, "table") is None:
             yield (
                 "it has neither a table nor a transaction. Pass table=<URI>, create it inside a with delta_transaction(...) "
                 "block, or pass transaction=<output of a start task>."
@@ -190,13 +180,13 @@ def _kind_problems(task: Any) -> Iterator[str]:
     """Yield parameters that are not of their kind, and tasks where their output is meant."""
     declared = getattr(class_of(task), "declared", {})
     for name, kind in kinds_of(class_of(task)).items():
-        for value in _values(task, name):
+        for value in argument_values(task, name):
             if value is None and task.is_mapped:
                 continue  # not given
             if (problem := value_problem(name, value, kind, templated=declared[name].templated)) is not None:
                 yield problem
     for name in class_of(task).template_fields:
-        for value in _values(task, name):
+        for value in argument_values(task, name):
             for one in value if isinstance(value, list | tuple) else (value,):
                 if hasattr(type(one), "node_id"):
                     what = f"the task {one.node_id!r}" if hasattr(one, "output") else f"the task group {one.node_id!r}"
@@ -205,62 +195,26 @@ def _kind_problems(task: Any) -> Iterator[str]:
 
 def _key_problems(task: Any) -> Iterator[str]:
     """Yield keys that two runs of the Dag would share."""
-    if _given(task, "transaction") is not None or _given(task, "key_check") == "off" or _given(task, "rerun_policy") == "append":
+    if (
+        argument(task, "transaction") is not None
+        or argument(task, "key_check") == "off"
+        or argument(task, "rerun_policy") == "append"
+    ):
         return
-    problems = (shared_key_problem(task, given) for given in _givens(task))
+    problems = (shared_key_problem(task, given) for given in arguments_of(task))
     yield from dict.fromkeys(problem for problem in problems if problem is not None)
 
 
 def _setting_problems(task: Any) -> Iterator[str]:
     """Yield Airflow's settings of a task with which its transaction does not work."""
-    operator_class, rule = class_of(task), _given(task, "trigger_rule")
     role = role_of(task)
-    in_transaction = role in ("start", "commit") or _given(task, "transaction") is not None
-    if role in HANDS_ON and in_transaction and _given(task, "do_xcom_push") is False:
+    in_transaction = role in ("start", "commit") or argument(task, "transaction") is not None
+    if role in HANDS_ON and in_transaction and argument(task, "do_xcom_push") is False:
         yield (
             f"do_xcom_push=False, but {'a' if role == 'stage' else 'the'} {role} task hands on {HANDS_ON[role]}, as XCom. "
             "Leave do_xcom_push out."
         )
-    if role == "commit" and rule in RACING_RULES:
-        yield (
-            f"trigger_rule={str(getattr(rule, 'value', rule))!r} does not wait for every task before the commit: it would race "
-            "its audits, and chance would decide whether rows that they refuse are published. If stages may be skipped (with "
-            "allow_skipped=True), use 'none_failed' or 'none_failed_min_one_success'; to publish whatever other tasks say, "
-            "'all_done'."
-        )
-    # Airflow maps a decorated function without asking its operator, which would not take the rule from default_args.
-    if task.is_mapped and getattr(operator_class, "emits_table", False) and not in_transaction:
-        default = parent_defaults(task).get("trigger_rule", "all_success")
-        if default != "all_success" and rule == default:
-            yield (
-                f"trigger_rule={str(getattr(rule, 'value', rule))!r} comes from default_args, and the task commits to a table. "
-                "Whether it does so although a task before it failed is not left to defaults: take trigger_rule out of them, and "
-                "name it on the tasks that need it."
-            )
-
-
-def events_problem(events: Any, outlets: Any) -> str | None:
-    """Return why no outlet can have events by partition: Airflow gives the events of an alias no keys of their own.
-
-    :param events: ``partition_events`` of a task.
-    """
-    if events is None or events is False or any(isinstance(outlet, Asset) for outlet in outlets or ()):
-        return None
-    return (
-        "it has partition_events, but no asset as outlet that could have them: a table with a templated name, or of a mapped "
-        "task, has none by default, and Airflow gives the events of an AssetAlias no partition keys. Pass "
-        "outlets=[delta_asset(...)]."
-    )
-
-
-def _event_problems(task: Any) -> Iterator[str]:
-    """Yield events by partition that the task's own arguments ask for, and that Airflow could not have."""
-    events, role = _given(task, "partition_events"), role_of(task)
-    if events is _UNKNOWN or (role != "commit" and _given(task, "transaction") is not None):
-        return  # a stage: its commit tells
-    default = parent_defaults(task).get("partition_events")  # meant for tasks in general
-    if events != default and (problem := events_problem(events, _given(task, "outlets") or ())) is not None:
-        yield problem
+    yield from trigger_rule_problems(task)
 
 
 def _loop_problems(task: Any) -> Iterator[str]:
@@ -280,15 +234,15 @@ def _scheme_problem(table: str) -> str | None:
 
 def _text_problems(task: Any) -> Iterator[str]:
     for name in _CONDITIONS:
-        for value in _values(task, name):
+        for value in argument_values(task, name):
             if is_literal(value) and (problem := predicate_problem(value)) is not None:
                 yield f"{name}={value!r} {problem}."
-    for value in _values(task, "expected_schema"):
+    for value in argument_values(task, "expected_schema"):
         if (problem := _schema_problem(value)) is not None:
             yield f"expected_schema: {problem}"
-    for value in _values(task, "set"):
+    for value in argument_values(task, "set"):
         yield from _expression_problems("set", value)
-    for value in _values(task, "clauses"):
+    for value in argument_values(task, "clauses"):
         for clause in value if isinstance(value, Sequence) and not isinstance(value, str) else ():
             if isinstance(clause, Mapping):
                 condition = clause.get("condition")
@@ -344,54 +298,6 @@ def syntax_of(text: str, *, condition: bool = False) -> str | None:
 # -- tasks, mapped or not -------------------------------------------------------------------------------------------------------
 
 
-def parent_defaults(task: Any) -> dict[str, Any]:
-    """Return the ``default_args`` of the Dag and of the group of a task."""
-    dag, group = task.get_dag(), task.task_group
-    return {**(dag.default_args if dag is not None else {}), **((group.default_args or {}) if group is not None else {})}
-
-
 def _is_ours(task: Any) -> bool:
     cls = class_of(task)
     return isinstance(cls, type) and any(base.__module__.startswith("airflow_delta.") for base in cls.__mro__)
-
-
-def _given(task: Any, name: str) -> Any:
-    """Return a parameter; something that is not ``None`` if a mapped task may get it."""
-    if not task.is_mapped:
-        return getattr(task, name, None)
-    if (value := task.partial_kwargs.get(name)) is not None:
-        return value
-    mapped = getattr(task.expand_input, "value", None)
-    if isinstance(mapped, Mapping):
-        return _UNKNOWN if name in mapped else None
-    return _UNKNOWN  # expand_kwargs
-
-
-def _values(task: Any, name: str) -> Iterator[Any]:
-    """Yield the values of a parameter that the Dag file names."""
-    if not task.is_mapped:
-        declared = getattr(task, "declared", {}).get(name)
-        yield getattr(task, name if declared is None else declared.attribute, None)
-        return
-    yield task.partial_kwargs.get(name)
-    mapped = getattr(task.expand_input, "value", None)
-    if isinstance(mapped, Mapping):
-        each = mapped.get(name)
-        yield from each if isinstance(each, list | tuple) else ()
-    elif isinstance(mapped, list | tuple):
-        yield from (kwargs.get(name) for kwargs in mapped if isinstance(kwargs, Mapping))
-
-
-def _givens(task: Any) -> Iterator[Given]:
-    """Yield what a task is given; of a mapped one what each value that the Dag file names gives it, beside what is unknown."""
-    if not task.is_mapped:
-        yield lambda name: getattr(task, name, None)
-        return
-    common, mapped = task.partial_kwargs, getattr(task.expand_input, "value", None)
-    if isinstance(mapped, Mapping):
-        unknown = {**common, **dict.fromkeys(mapped, _UNKNOWN)}
-        yield unknown.get
-        for name, values in mapped.items():
-            yield from ({**unknown, name: value}.get for value in (values if isinstance(values, list | tuple) else ()))
-    elif isinstance(mapped, list | tuple):
-        yield from ({**common, **kwargs}.get for kwargs in mapped if isinstance(kwargs, Mapping))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.job.collect import DeltaCollectJobOperator
-from airflow_delta.tasks.job.plan import check_job, job_plan
+from airflow_delta.tasks.job.plan import JobParameters, check_job
+from airflow_delta.tasks.job.tasks import audits, job_collect, job_plan
 from airflow_delta.tasks.settings import transaction_groups
 from airflow_delta.tasks.stage.application import ApplicationStage
-
-_OF_THE_STAGE = ("transaction", "after", "delta_conn_id", "table")
-"""Arguments that both tasks around the job need."""
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -24,6 +21,8 @@ class DeltaJobGroup(TaskGroup):
 
     ``plan`` runs before the tasks in the block, ``collect`` after them. The properties are values for their templated fields.
     """
+
+    holds_job: ClassVar[bool] = True
 
     operator_class: Any = attrs.field(default=None)
     operator_kwargs: dict[str, Any] = attrs.field(factory=dict)
@@ -57,7 +56,7 @@ class DeltaJobGroup(TaskGroup):
 
     @property
     def staged(self) -> XComArg:
-        """The staged write, for ``after`` of later stages; only after the ``with`` block."""
+        """The staged write, for ``after`` of later stages; of an audit, its report. Only after the ``with`` block."""
         return XComArg(self.collect)
 
     def __enter__(self) -> DeltaJobGroup:
@@ -88,11 +87,13 @@ class DeltaJobGroup(TaskGroup):
             )
         for root in roots:
             root.set_upstream(self.plan)
-        self.collect = DeltaCollectJobOperator(
+        of_both = {name: value for name, value in self.operator_kwargs.items() if name not in JobParameters.declared}
+        self.collect = job_collect(self.operator_class)(
             task_id="collect",
-            planned=self.plan.output,
             trigger_rule=TriggerRule.NONE_FAILED,  # if there is nothing to do, the job's task is skipped
-            **{name: value for name, value in self.operator_kwargs.items() if name in _OF_THE_STAGE},
+            planned=self.plan.output,
+            **({"planned_by": self.plan.task_id} if audits(self.operator_class) else {}),
+            **of_both,
         )
         for leaf in leaves:
             leaf.set_downstream(self.collect)
@@ -116,11 +117,13 @@ def delta_job(group_id: str, operator_class: Any = None, **kwargs: Any) -> Delta
 
     :param group_id: id of the group, prefix of its task ids.
     :param operator_class: the operator whose Spark work it is (``DeltaDeleteOperator``, ``DeltaUpdateOperator``,
-        ``DeltaMergeOperator``, ``DeltaOptimizeOperator``, ``DeltaReorgOperator``,
-        ``DeltaAlterTableOperator``); default: a program of the author's writes rows by ``delta_stage(spark).write(df)``.
+        ``DeltaMergeOperator``, ``DeltaScd2MergeOperator``, ``DeltaStageSqlOperator``, ``DeltaCopyIntoOperator``,
+        ``DeltaOptimizeOperator``, ``DeltaReorgOperator``, ``DeltaAlterTableOperator``, ``DeltaAuditOperator``);
+        default: a program of the author's writes rows by ``delta_stage(spark).write(df)``.
     :param kwargs: parameters of that operator, without those that say where Spark runs; by default those of
         :class:`~airflow_delta.tasks.stage.application.ApplicationStage`. ``spark_table_uri`` is the table's URI as the
-        service reaches it, such as ``s3://`` on EMR.
+        service reaches it, such as ``s3://`` on EMR. ``spark_version`` is that of the service, such as ``3.5``: what it
+        lacks is then refused by the task that plans.
     :raises DeltaIllegalArgumentException: if the operator has no work for a job, or there is no transaction around; at the end of
         the block, if no task is in it.
     """

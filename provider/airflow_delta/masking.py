@@ -35,9 +35,7 @@ _SLASHED_USER = re.compile(
 _COLON = re.compile(r"(?P<scheme>s3[an]?|gcs|gs|abfss?|wasbs?|adl|az|azure)://[^/?#@\s\"'<>]*:[^/?#@\s\"'<>]+", re.IGNORECASE)
 # Parameters of URLs, such as signed ones and those of JDBC: ?password=..., &sig=..., ;password=...
 _URL = re.compile(r"(?:(?:https?|sc)://|jdbc:)[^\s\"'<>]*", re.IGNORECASE)
-_LOCATION_PARAMETER = re.compile(
-    r"(?P<start>[?&#;](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>[^&;#\s\"'<>()/]+(?:/[^&;#\s\"'<>()]*)?)"
-)
+_LOCATION_PARAMETER = re.compile(r"(?P<start>[?&#;](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>[^&;#\s\"'<>()]+)")
 _ORACLE = re.compile(r"(?P<driver>jdbc:oracle:[a-z0-9]+:)[^@\s\"'<>]{1,500}@", re.IGNORECASE)
 _PARAMETER = re.compile(r"(?P<start>[?&;(,#](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>\{[^}\s]{0,200}\}|[^&;#\s\"'<>()]+)")
 _HARMLESS_PARAMETERS = _words("""

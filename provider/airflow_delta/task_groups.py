@@ -124,8 +124,7 @@ class DeltaTransactionGroup(TaskGroup):
 
     def _close(self) -> None:
         stages = self.stages = [task for task in self.iter_tasks() if self._takes_part(task, "stage")]
-        for task in self.iter_tasks():
-            self._takes_part(task, "job")
+        jobs = [task for task in self.iter_tasks() if self._takes_part(task, "job")]
         groups = self.get_task_group_dict().values()
         inner = [group for group in groups if isinstance(group, DeltaTransactionGroup) and group is not self]
         if not stages and inner:
@@ -143,7 +142,7 @@ class DeltaTransactionGroup(TaskGroup):
         if not self.commit_kwargs.get("allow_skipped"):  # otherwise, of two branches one may run
             check_dag_overwrites(stages)
         audits = self.audits = [task for task in self.iter_tasks() if self._takes_part(task, "audit")]
-        for audit in audits:
+        for audit in (*(job for job in jobs if hasattr(job, "staged")), *audits):
             self._give_stages(audit, stages)
         roots = [task for task in self.get_roots() if task is not self.start]
         leaves = [task for task in self.get_leaves() if task is not self.start]

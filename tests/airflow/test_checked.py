@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.log import DeltaLog
-from airflow_delta.table.observe.observe import commit_summary
+from airflow_delta.table.observe.commit_summary import commit_summary
 from support.dag_runs import answer_when_asked
 from support.readers import rows
 

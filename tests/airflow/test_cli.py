@@ -60,8 +60,8 @@ def test_the_documentation_names_every_field(tmp_path):
     from airflow_delta.table.abort import AbortResult
     from airflow_delta.table.effects.diff import published_diff
     from airflow_delta.table.effects.report import diff_to_dict
+    from airflow_delta.table.observe.commit_summary import recent_commits
     from airflow_delta.table.observe.describe import describe
-    from airflow_delta.table.observe.observe import recent_commits
     from airflow_delta.table.operations.vacuum.run import vacuum
     from airflow_delta.table.state.open_transactions import TransactionState
 

@@ -26,7 +26,7 @@ from airflow_delta.log.storage.factory import sibling, store_for
 from airflow_delta.log.storage.refusals import is_panic
 from airflow_delta.retry_policies import FINAL_ERRORS
 
-S3, ABFSS, GS = "s3://lake", "abfss://lake@account.dfs.core.windows.net", "gs://lake"
+S3, ABFSS, AZ, GS = "s3://lake", "abfss://lake@account.dfs.core.windows.net", "az://lake", "gs://lake"
 KEYS = {"login": "its-key", "password": "its-secret"}
 SECRET = "secret-of-the-process"
 QUICK = {"timeout": "2s", "connect_timeout": "1s"}
@@ -124,6 +124,11 @@ ATTACKS = [
     (S3, {"proxy_url": "URL"}, "proxy_url"),
     (S3, {"allow_invalid_certificates": "true"}, "allow_invalid_certificates"),
     (GS, {"google_base_url": "URL"}, "google_base_url"),
+    (S3, {"AWS_REGION": "x@HOST/"}, "aws_region"),
+    (S3, {"AWS_DEFAULT_REGION": "example.org/x"}, "aws_default_region"),
+    (S3, {"role_arn": "r", "AWS_REGION": "x@HOST/"}, "aws_region"),
+    (AZ, {"account_name": "x@HOST/"}, "azure_storage_account_name"),
+    (AZ, {"account_name": "x@HOST/", "client_id": "i", "tenant_id": "t"}, "azure_storage_account_name"),
 ]
 
 
@@ -223,6 +228,7 @@ def test_the_api_server_is_known_by_what_it_serves(monkeypatch):
 OTHERS = {
     "aws": {"conn_type": "aws", **KEYS},
     "aws_ambient": {"conn_type": "aws", "extra": {"region_name": "eu-west-1"}},
+    "aws_elsewhere": {"conn_type": "aws", **KEYS, "extra": {"region_name": "x@example.org/"}},
     "wasb": {"conn_type": "wasb", "login": "account", "password": "a2V5"},
     "wasb_sas": {"conn_type": "wasb", "extra": {"sas_token": "sv=1&sig=x"}},
     "wasb_msi": {
@@ -239,6 +245,8 @@ FOREIGN = [
     (ABFSS, "wasb_conn_id", "wasb", {"azure_storage_endpoint": "URL"}, "azure_storage_endpoint"),
     (ABFSS, "wasb_conn_id", "wasb", {"account_name": "other"}, "azure_storage_account_name"),
     (GS, "gcp_conn_id", "google", {"google_base_url": "URL"}, "google_base_url"),
+    (S3, "aws_conn_id", "aws", {"AWS_REGION": "x@HOST/"}, "aws_region"),
+    (S3, "aws_conn_id", "aws_elsewhere", {}, "aws_region"),
     (ABFSS, "wasb_conn_id", "wasb_sas", {}, "does not name the account"),
 ]
 
@@ -247,11 +255,73 @@ FOREIGN = [
 def test_the_credentials_of_another_connection_go_only_where_that_points(
     connection, listener, host, field, other, options, named
 ):
-    given = {name: listener.url if value == "URL" else value for name, value in options.items()}
+    given = {name: value.replace("URL", listener.url).replace("HOST", listener.host) for name, value in options.items()}
     hook = connection(host, {**given, **QUICK, "allow_http": "true"}, {field: other}, OTHERS)
     with pytest.raises(DeltaIllegalArgumentException, match=named):
         read(hook)
     assert listener.noted == []
+
+
+WEB_IDENTITY = {
+    "role_arn": "arn:aws:iam::1:role/r",
+    "assume_role_method": "assume_role_with_web_identity",
+    "assume_role_with_web_identity_federation": "file",
+}
+SOURCES = [
+    # connection, what it names, what the error names
+    ("aws", {**WEB_IDENTITY, "assume_role_with_web_identity_token_file": "FILE"}, "aws_web_identity_token_file"),
+    ("aws", {**WEB_IDENTITY, "service_config": {"sts": {"endpoint_url": "URL"}}}, "aws_endpoint_url_sts"),
+    ("aws", {"role_arn": "arn:aws:iam::1:role/r", "service_config": {"sts": {"endpoint_url": "URL"}}}, "aws_endpoint_url_sts"),
+    ("aws", {"role_arn": "arn:aws:iam::1:role/r", "endpoint_url": "URL"}, "aws_endpoint_url"),
+    ("aws", {"role_arn": "arn:aws:iam::1:role/r", "verify": False}, "allow_invalid_certificates"),
+    (
+        "aws",
+        {"role_arn": "r", "assume_role_method": "assume_role_with_saml", "assume_role_with_saml": {"idp_url": "URL"}},
+        "idp_url",
+    ),
+    (
+        "google_cloud_platform",
+        {
+            "credential_config_file": {
+                "type": "external_account",
+                "token_url": "https://sts.googleapis.com/v1/token",
+                "credential_source": {"file": "FILE"},
+            }
+        },
+        "credential_source.file",
+    ),
+    ("google_cloud_platform", {"credential_config_file": {"type": "external_account", "token_url": "URL"}}, "token_url"),
+    (
+        "google_cloud_platform",
+        {"credential_config_file": '{"service_account_impersonation_url": "https://example.org/x"}'},
+        "service_account_impersonation_url",
+    ),
+    ("google_cloud_platform", {"credential_config_file": {"credential_source": {"executable": {"command": "id"}}}}, "executable"),
+    ("google_cloud_platform", {"credential_config_file": {"credential_source": {"url": "URL"}}}, "credential_source.url"),
+]
+
+
+# A key pair of its own may go where the connection points; a file of the process may not.
+WITH_KEYS = [(*source, KEYS) for source in SOURCES if "assume_role_method" in source[1]]
+
+
+@pytest.mark.parametrize(("kind", "extra", "named", "keys"), [*[(*source, {}) for source in SOURCES], *WITH_KEYS])
+def test_a_connection_to_a_cloud_sends_no_file_of_the_process_anywhere(connection, listener, tmp_path, kind, extra, named, keys):
+    text = json.dumps(extra).replace("FILE", str(tmp_path / "token")).replace("URL", listener.url)
+    field, host = {"aws": ("aws_conn_id", S3), "google_cloud_platform": ("gcp_conn_id", GS)}[kind]
+    others = {"other": {"conn_type": kind, "extra": json.loads(text), **keys}}
+    with pytest.raises(DeltaIllegalArgumentException, match=named):
+        read(connection(host, QUICK, {field: "other"}, others))
+    assert listener.noted == []
+
+
+def test_patterns_of_files_are_of_one_directory(monkeypatch):
+    monkeypatch.setenv("AIRFLOW__DELTA__CREDENTIAL_FILES", "/run/secrets/*.json")
+    here = allowed.Allowed.here()
+    here.check_file("x", "/run/secrets/a.json", "the connection")
+    for path in ("/run/secrets/b/a.json", "/run/secrets/../a.json", "/run/a.json"):
+        with pytest.raises(DeltaIllegalArgumentException, match="CREDENTIAL_FILES"):
+            here.check_file("x", path, "the connection")
 
 
 def test_what_the_other_connection_says_too_is_no_contradiction(connection, listener):

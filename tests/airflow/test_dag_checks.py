@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from airflow.sdk import TriggerRule
 
-from airflow_delta import dag_checks
 from airflow_delta.contract.choices import choices_of
 from airflow_delta.dag_checks import check_dag, dag_problems
+from airflow_delta.dag_rules import trigger_rules
 from airflow_delta.exceptions import DeltaDagWarning, DeltaIllegalArgumentException
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
@@ -378,5 +378,5 @@ class TestCommand:
 
 def test_each_of_airflows_trigger_rules_is_judged_once():
     """A rule of a newer Airflow has to be judged, too."""
-    judged = [*dag_checks.SAFE_RULES, *dag_checks.AUTHORS_RISK, *dag_checks.RACING_RULES]
+    judged = [*trigger_rules.SAFE_RULES, *trigger_rules.AUTHORS_RISK, *trigger_rules.RACING_RULES]
     assert sorted(judged) == sorted(rule.value for rule in TriggerRule)

@@ -228,7 +228,7 @@ def test_a_driver_that_succeeded_without_a_report_is_not_taken_twice(world, monk
     monkeypatch.setattr(DeltaStageSparkSubmitOperator, "_backend", cluster)
     monkeypatch.setattr(DeltaStageSparkSubmitOperator, "_get_hook", lambda _: SimpleNamespace(_should_track_driver_status=True))
     for _ in range(2):
-        with pytest.raises(StagingException, match="ended without staging"):
+        with pytest.raises(StagingException, match="left no report"):
             world.attempt()
     assert len(submitted) == 2
 
@@ -338,7 +338,7 @@ def new_request(world):
 def finish(world, request):
     """Do what a submitted application does: put the request, leave the report."""
     from airflow_delta.contract.request import StageReport
-    from airflow_delta.table.stage.write.job_files import put_request
+    from airflow_delta.table.stage.write.job_runs import put_request
 
     put_request(world.log, request)
     report = StageReport(transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt)

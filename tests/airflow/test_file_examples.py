@@ -107,7 +107,7 @@ def test_programs_of_three_engines(run, root, spark):
     assert len(table.versions()) == 1
     read = spark.read.parquet(*[str(table.path / action["path"]) for action in table.actions(0)["add"]])
     assert dict(read.drop("day").dtypes) == {"id": "bigint", "amount": "decimal(10,2)", "ordered_at": "timestamp"}
-    assert [done.xcom(f"orders.{shop}") for shop in ("north", "west", "south")] == ["3"] * 3
+    assert [int(done.xcom(f"orders.{shop}")) for shop in ("north", "west", "south")] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("engine", ["pandas", "polars", "duckdb"])

@@ -310,6 +310,8 @@ def test_a_handle_of_no_start_task(tmp_path, given, kind):
         named = make(table=str(tmp_path / "victim"))
     with pytest.raises(DeltaError, match="the connection of the task is"):
         world.run(named, transaction={**handle, "deltaConnId": "another"})
+    with pytest.raises(HandleMismatchException, match="cannot be part of a staging path"):
+        world.run(named, transaction={**handle, "transactionId": "a b"})
 
 
 # -- whole runs -----------------------------------------------------------------------------------------------------------------

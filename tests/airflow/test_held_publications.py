@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.log import DeltaLog
-from airflow_delta.table.observe.observe import commit_summary
+from airflow_delta.table.observe.commit_summary import commit_summary
 from support.readers import rows
 
 pytestmark = pytest.mark.airflow

@@ -11,14 +11,16 @@ from airflow.sdk import DAG
 from airflow_delta import delta_job, delta_transaction
 from airflow_delta.contract import options
 from airflow_delta.dag_checks import check_dag
-from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkVersionException, StagingException
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaTruncateOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.spark import application
-from airflow_delta.table.stage.write.job_files import put_request
+from airflow_delta.table.stage.plan_create import plan_create
+from airflow_delta.table.stage.write.job_runs import put_request
 from airflow_delta.table.stage.write.plan import plan_stage
+from support import actions
 from support.running_tasks import context
 from support.table import Table
 
@@ -56,8 +58,9 @@ def test_the_tasks_and_what_they_wait_for(dag):
         ((EmptyOperator, {}), "no operator that stages something"),
         ((DeltaDeleteOperator, {"predicate": "a", "spark_submit": {}}), "given spark_submit, but the Spark work"),
         ((DeltaMergeOperator, {"condition": "a", "source": lambda spark: spark}), "a function as source"),
-        ((DeltaScd2MergeOperator, {"source": "SELECT 1", "keys": "id", "effective_at": "at"}), "computes versions in a session"),
+        ((DeltaScd2MergeOperator, {"source": print, "keys": "id", "effective_at": "at"}), "a function as source"),
         ((None, {"write_options": {"password": "x"}}), "may be secret"),
+        ((DeltaDeleteOperator, {"predicate": "a", "spark_version": "emr-7.1.0"}), "is not a version of Spark"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -71,6 +74,36 @@ def test_refused_in_the_dag_file(dag, arguments, said):
         EmptyOperator(task_id="run", doc=str(job.arguments))
     EmptyOperator(task_id="outside")  # of the groups that were left by the error
     assert "outside" in dag.task_dict
+
+
+def test_a_spark_that_no_job_works_on(dag):
+    with pytest.raises(SparkVersionException, match=r"needs Spark 3.5 or newer, and this one is to run on Spark 3.3.1"):
+        delta_job("job", DeltaDeleteOperator, predicate="a", spark_version="3.3.1")
+
+
+@pytest.mark.usefixtures("outside_of_the_task_runner")
+@pytest.mark.parametrize("version", [None, "4.0.2", "3.5"])
+def test_what_the_spark_of_a_job_lacks_is_refused_before_it_starts(tmp_path, dag, version):
+    table = Table(tmp_path / "table")
+    handle = table.begin()
+    table.publish(handle, plan_create(table.view(handle), schema="id BIGINT, v VARIANT"))
+    table.commit(actions.add("a.parquet", records=1))
+    handle = table.begin()
+    with (
+        delta_transaction("txn", table=table.uri),
+        delta_job("job", DeltaDeleteOperator, predicate="id = 1", spark_version=version) as job,
+    ):
+        EmptyOperator(task_id="run")
+    assert "spark_version" in job.plan.template_fields
+    job.plan.transaction = handle.to_dict()
+    if version == "3.5":
+        with pytest.raises(
+            SparkVersionException, match=r"Spark 3\.5 has no variants, and table .*/table has them in the column v"
+        ):
+            job.plan.execute(context(job.plan, dag=dag))
+    else:
+        job.plan.execute(context(job.plan, dag=dag))
+    assert len(list(table.path.rglob("request.json"))) == (0 if version == "3.5" else 1)
 
 
 def test_a_job_is_in_a_transaction_and_has_a_task(dag):

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 # The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
 @pytest.mark.slow
 def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables, spark, monkeypatch, tmp_path):
-    from airflow_delta.table.stage.write import job_files
+    from airflow_delta.table.stage.write import job_runs
     from airflow_delta.tasks.spark import properties as spark_properties
 
     # The separator can only come from the connection; the reader of CSV does not mind what it does not know.
@@ -34,8 +34,8 @@ def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables,
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").write_text("spark.airflow_delta.test.default kept")
     requests, files = [], []
-    put, make = job_files.put_request, spark_properties.tempfile.mkstemp
-    monkeypatch.setattr(job_files, "put_request", lambda log, request: requests.append(request.to_dict()) or put(log, request))
+    put, make = job_runs.put_request, spark_properties.tempfile.mkstemp
+    monkeypatch.setattr(job_runs, "put_request", lambda log, request: requests.append(request.to_dict()) or put(log, request))
     monkeypatch.setattr(spark_properties.tempfile, "mkstemp", lambda **named: files.append(made := make(**named)) or made)
     table = Table(Path(tables) / "merges", spark)
     table.write("SELECT id, id AS v FROM range(10)")

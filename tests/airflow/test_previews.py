@@ -19,7 +19,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
-from airflow_delta.table.observe.observe import commit_summary
+from airflow_delta.table.observe.commit_summary import commit_summary
 from support import readers
 
 pytestmark = pytest.mark.airflow

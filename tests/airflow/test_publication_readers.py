@@ -15,6 +15,7 @@ from airflow.sdk.execution_time import task_runner
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta import exceptions
+from airflow_delta.cli import commands
 from airflow_delta.cli.definition import get_delta_cli_commands
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.sensors.publication import DeltaPublicationSensor
@@ -273,6 +274,13 @@ class TestCommandLine:
         (settled,) = run_cli(capsys, "settle", *tables_of(world), "--patience", "0")
         assert settled["outcome"] == "refused"
         assert world.rows() == BEFORE
+
+    def test_an_error_controls_no_terminal(self, half, capsys):
+        """It names tables as another one's log calls them."""
+        with pytest.raises(SystemExit, match="cannot be settled") as error:
+            run_cli(capsys, "settle", tables_of(half)[-1], "--patience", "0")
+        hostile = exceptions.PublicationPendingException(f"{error.value}\x1b[2J")
+        assert "\x1b" not in commands.error_line(hostile)
 
     def test_the_commands_are_there(self):
         (group,) = get_delta_cli_commands()

@@ -139,9 +139,9 @@ class TestSourcesOfAMerge:
         with pytest.raises(DeltaIllegalArgumentException, match="'stage' has read_versions: views for the SQL"):
             stage({"orders": 0}, cls=cls, source=source, **arguments)
 
-    def test_a_submitted_one(self, stage):
+    def test_one_of_an_application(self, stage):
         with pytest.raises(DeltaIllegalArgumentException, match="'stage' has read_versions: views for the SQL"):
-            stage({"orders": 0}, cls=DeltaMergeOperator, source="SELECT 1 AS id", condition="true", spark_submit={"conf": {}})
+            stage({"orders": 0}, cls=DeltaMergeOperator, condition="true", application="job.py")
 
 
 class TestXComIsNotBelieved:

@@ -363,11 +363,17 @@ def test_versions_that_overlap_are_not_continued(dimension):
         dimension.merge([Row(2, 1, "b")])
 
 
-def test_it_is_not_submitted():
-    with pytest.raises(DeltaIllegalArgumentException, match="spark_conn_id"):
-        DeltaScd2MergeOperator(
-            task_id="m", table="/t", source="SELECT 1 AS id", keys="id", effective_at="now()", spark_submit={"conf": {}}
-        )
+def test_it_needs_a_source_unless_an_application_has_it():
+    given = {"task_id": "m", "table": "/t", "keys": "id", "effective_at": "now()"}
+    with pytest.raises(DeltaIllegalArgumentException, match="has no source"):
+        DeltaScd2MergeOperator(**given)
+    DeltaScd2MergeOperator(application="job.py", **given)
+
+
+def test_a_function_is_not_submitted(tmp_path, spark):
+    dimension = Dimension(tmp_path / "t", spark)
+    with pytest.raises(DeltaIllegalArgumentException, match="cannot be a Python function"):
+        dimension.merge([Row(1, 1)], spark_submit={})
 
 
 @pytest.mark.slow

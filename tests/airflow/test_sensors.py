@@ -18,7 +18,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
-from airflow_delta.table.observe.observe import commit_summary
+from airflow_delta.table.observe.commit_summary import commit_summary
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand
 from support.running_tasks import context, pushed

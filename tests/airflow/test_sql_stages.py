@@ -191,15 +191,6 @@ def test_a_condition_that_nothing_uses(table, monkeypatch):
         Stage(start(table.uri, transaction_key="mine"), monkeypatch, sql="SELECT 1L AS id", where="id = 1").run()
 
 
-def test_a_submitted_merge_cannot_read_the_view(table):
-    operator = DeltaMergeOperator(
-        task_id="m", table=table.uri, source="SELECT * FROM {{ table }}", condition="target.id = source.id", spark_submit={}
-    )
-    operator.render_template_fields({})
-    with pytest.raises(DeltaIllegalArgumentException, match="submits its MERGE"):
-        operator.execute(context(operator))
-
-
 def test_a_merge_that_reads_the_view_depends_on_the_table(table, monkeypatch):
     handle = start(table.uri, transaction_key="mine")
     source = "SELECT max(id) + 1 AS id, current_date() AS day, 'next' AS note FROM {{ table }}"

@@ -17,7 +17,7 @@ from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.spark import delta_stage
-from airflow_delta.table.stage.write.job_files import put_request, read_report
+from airflow_delta.table.stage.write.job_runs import put_request, read_report
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.tasks.stage.schema_drift import DRIFT_KEY, EVENT
 from airflow_delta.tasks.stage.write_options import WriteOptions

@@ -148,6 +148,7 @@ SECRET_LOCATIONS = [
     ("s3://key:hush/t", "s3://***/t"),
     ("az://container:hush/t", "az://***/t"),
     ("/data/t?sig=hush", "/data/t?sig=***"),
+    ("/data/t?sig=/hush", "/data/t?sig=***"),
     ("data/t?v=1&sig=hush", "data/t?v=1&sig=***"),
     ("file:/data/t?X-Goog-Signature=hush", "file:/data/t?X-Goog-Signature=***"),
 ]

@@ -22,8 +22,8 @@ from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.table.abort import abort_transaction
 from airflow_delta.table.changes.plan import plan_changes
+from airflow_delta.table.observe.commit_summary import recent_commits
 from airflow_delta.table.observe.describe import describe
-from airflow_delta.table.observe.observe import recent_commits
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.operations.restore import restore

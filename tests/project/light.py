@@ -22,7 +22,7 @@ LIGHT = (
     "spark.errors",
     "spark.package",
     "table.commit.publish",
-    "table.observe.observe",
+    "table.observe.commit_summary",
     "table.observe.watch",
     "table.stage.stage_view",
     "table.stage.write.plan",

@@ -20,7 +20,7 @@ from project.ci_sections import sections
 ROOT = Path(__file__).parents[2]
 
 ALWAYS = {"lint", "tests", "package", "demo", "demo-again", "docs"}
-SERVICES = {"stores", "catalog", "clusters", "kubernetes"}
+SERVICES = {"stores", "catalog", "clusters", "kubernetes", "services"}
 """Of those that a change of the product touches, one runs."""
 
 

@@ -20,10 +20,8 @@ from airflow_delta.tasks.spark.storage import _connect_settings
 from airflow_delta.spark import read as reading
 from airflow_delta.spark.errors import storage_error
 from airflow_delta.table.operations.merge.scd2 import history_columns, plan_history
-from airflow_delta.table.stage.scan import plan_scan
-from airflow_delta.spark.scd2 import History
 from airflow_delta.contract.merge import when_matched_delete
-from airflow_delta.contract.schema import parse_struct
+from airflow_delta.contract.scd2 import HistoryArguments
 from pyspark.errors import ParseException
 
 spark = SparkSession.builder.remote("local[1]").getOrCreate()
@@ -64,10 +62,10 @@ for text in ("'b' AS v, '2026-01-03' AS at", "'c' AS v, '2026-01-02' AS at"):
     handle = versions.begin()
     view = versions.view(handle)
     columns = history_columns(view, keys=["id"])
-    history = History(columns, parse_struct(handle.schema_string), table=versions.uri, version=handle.read_version)
-    known = reading.read_scan_plan(spark, plan_scan(view))
-    source = history.source(known, spark.sql("SELECT 1 AS id, " + text), effective_at="at")
-    versions.publish(handle, versions.operate(handle, lambda view: plan_history(view, columns), source=source))
+    history = HistoryArguments(columns=columns, effective_at="at")
+    versions.publish(
+        handle, versions.operate(handle, lambda view: plan_history(view, history), source="SELECT 1 AS id, " + text)
+    )
 out["versions"] = [list(map(str, row)) for row in versions.rows()]
 with _connect_settings(spark, {"fs.s3a.impl": "no.such.FileSystem"}):
     try:

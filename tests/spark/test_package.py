@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -22,7 +24,8 @@ from airflow_delta.contract.options import REQUEST_PROPERTY
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.spark.package import application_path, build_package, package_bytes
 from airflow_delta.table.operations.rewrite.delete import plan_delete
-from airflow_delta.table.stage.write.job_files import put_request, read_report
+from airflow_delta.table.stage.write.job_runs import put_request, read_report
+from support.job_spark import job_environment, job_python
 from support.table import Table
 
 JOB = """
@@ -55,6 +58,31 @@ def test_the_zip_holds_what_spark_needs_and_nothing_else(tmp_path):
         "airflow_delta/__init__.pyi",
         "airflow_delta/spark/__init__.pyi",
     }
+
+
+def test_the_zip_is_python_3_10(tmp_path):
+    """What some services still have: its syntax and that of its patterns here, its library where jobs run on it."""
+    with zipfile.ZipFile(build_package(str(tmp_path))) as package:
+        for name in package.namelist():
+            tree = ast.parse(package.read(name), name, feature_version=(3, 10))
+            texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+            newer = [text for text in texts if re.search(r"(?<!\\)[*+?}]\+|\(\?>", text)]
+            assert not newer, f"{name}: quantifiers that take no step back, and atomic groups, are of Python 3.11: {newer}"
+
+
+@pytest.mark.spark
+@pytest.mark.depends("jobs")
+def test_every_module_of_the_zip_can_be_imported_where_jobs_run(tmp_path):
+    path = build_package(str(tmp_path))
+    names = [
+        name.removesuffix(".py").removesuffix("/__init__") for name in zipfile.ZipFile(path).namelist() if name.endswith(".py")
+    ]
+    modules = sorted({name.replace("/", ".") for name in names} - {"airflow_delta.spark.package"})  # which the worker runs
+    assert "airflow_delta.spark.application" in modules
+    script = "import sys, importlib; [importlib.import_module(name) for name in sys.argv[1:]]; print(len(sys.argv[1:]))"
+    environment = {**job_environment(tmp_path), "PYTHONPATH": path}
+    done = subprocess.run([job_python(), "-c", script, *modules], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == str(len(modules)), done.stderr[-2000:]
 
 
 def test_the_zip_is_built_once_and_is_the_same_every_time(tmp_path):

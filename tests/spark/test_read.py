@@ -183,7 +183,8 @@ def test_char_columns_are_compared_as_spark_does_here_and_there(spark, tmp_path,
     for text in ("c BETWEEN 'ab' AND 'ab'", "c LIKE 'ab'"):  # Spark compares these with the filled up value only
         assert Predicate.parse(text, schema).text == f"({text})"
         asked = plan(tmp_path, files, *columns, partition_columns=("c",) if partitioned else (), predicate=f"({text})")
-        assert read_scan_plan(spark, asked).collect() == []
+        two_comparisons = spark.version < "4" and "BETWEEN" in text  # Spark 3.5 makes it what it does not compare so
+        assert sorted(row.id for row in read_scan_plan(spark, asked).collect()) == ([1, 2] if two_comparisons else [])
 
 
 def test_an_empty_partition_value_is_null(spark, tmp_path, way):

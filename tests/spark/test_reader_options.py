@@ -78,6 +78,8 @@ def test_the_operator_refuses_it_when_the_dag_is_parsed():
 @pytest.mark.parametrize("file_format", CLASSES)
 def test_every_option_of_this_spark_has_a_verdict(spark, file_format):
     """What a new release of Spark adds fails here until somebody has looked at it."""
+    if file_format == "avro" and spark.version < "4":  # its options come with the package that reads it
+        pytest.skip("Spark 3.5 reads no Avro by itself")
     module = spark._jvm.java.lang.Class.forName(f"org.apache.spark.sql.{CLASSES[file_format]}$").getField("MODULE$").get(None)
     found, options = set(), module.getAllOptions().iterator()
     while options.hasNext():

@@ -17,6 +17,7 @@ from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import ConstraintViolationException, SchemaMismatchException
 from airflow_delta.log.data_files.leaf_columns import leaf_paths
 from airflow_delta.spark.changes import read_change_plan
+from airflow_delta.spark.older_spark import IS_OLDER
 from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.spark.run_operation import run_operation
 from airflow_delta.streaming import DeltaBatchSink
@@ -34,7 +35,10 @@ from airflow_delta.table.stage.view import view_of
 from support import readers
 from support.table import Table
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(IS_OLDER, reason="Spark 3.5 has no variants: test_older_spark.py has what it says of them"),
+]
 
 ROWS = """SELECT id, CASE WHEN id % 3 < 2 THEN parse_json(concat('{"n":', id, ',"l":[1,null]}')) END AS v,
     named_struct('w', parse_json(CAST(id AS STRING)), 'x', 'x') AS s, array(parse_json('"e"'), NULL) AS l

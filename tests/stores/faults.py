@@ -41,7 +41,7 @@ from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_stage
-from airflow_delta.table.stage.write.job_files import read_report
+from airflow_delta.table.stage.write.job_runs import read_report
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.table.start.begin import begin
 from stores.proxy import FaultProxy, Rule

@@ -17,16 +17,20 @@ from stores.process import LOOPBACK, free_port
 class LockedMotoServer(ThreadedMotoServer):
     """A drop-in for moto's server: one write at a time, in the order in which their bodies are complete."""
 
+    def behind(self, moto: Any) -> Any:
+        """Return the application that answers, given moto's: what a server puts before it."""
+        return moto
+
     def _server_entry(self) -> None:
         from moto.moto_server.threaded_moto_server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
         from werkzeug.serving import make_server
         from werkzeug.wsgi import get_input_stream
 
-        lock, moto = threading.Lock(), DomainDispatcherApplication(create_backend_app)
+        lock, moto = threading.Lock(), self.behind(DomainDispatcherApplication(create_backend_app))
 
         def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
             if environ["REQUEST_METHOD"] not in ("PUT", "POST", "DELETE"):
-                return moto(environ, start_response)  # type: ignore[no-any-return]
+                return moto(environ, start_response)
             body = get_input_stream(environ, max_content_length=None).read()  # before the turn: a slow client holds nobody up
             environ |= {"wsgi.input": io.BytesIO(body), "wsgi.input_terminated": True, "CONTENT_LENGTH": str(len(body))}
             with lock:

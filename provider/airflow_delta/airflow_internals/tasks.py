@@ -6,7 +6,7 @@ Each function says which public name it waits for. The Task SDK keeps no promise
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -83,13 +83,29 @@ def params_of_run(dag: Any, task: Any, conf: Any) -> Any:
 
 
 def skip_key() -> str:
-    """Return the key of the XCom in which a task that branches says what it skips.
+    """Return the key of the XCom in which a task that branches says what it skips."""
+    return str(_skips().XCOM_SKIPMIXIN_KEY)
+
+
+def is_skipped_by(said: Any, task_id: str) -> bool:
+    """Return whether a task that branches has skipped one right after it.
+
+    :param said: its XCom of :func:`skip_key`.
+    """
+    if not isinstance(said, Mapping):
+        return False
+    followed = said.get(_skips().XCOM_SKIPMIXIN_FOLLOWED)
+    return (followed is not None and task_id not in followed) or task_id in said.get(_skips().XCOM_SKIPMIXIN_SKIPPED, ())
+
+
+def _skips() -> Any:
+    """Return the names under which a task that branches says what it skips.
 
     Waits for: tasks that can ask why a task was skipped.
     """
-    from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
+    from airflow.sdk.bases import skipmixin
 
-    return str(XCOM_SKIPMIXIN_KEY)
+    return skipmixin
 
 
 def add_keyed_events(accessor: Any, keys: Iterable[str], *, whole: bool) -> None:

@@ -36,7 +36,7 @@ from airflow_delta.task_notes import masked_by_airflow
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.observe.observe import CommitSummary
+    from airflow_delta.table.observe.commit_summary import CommitSummary
     from airflow_delta.table.state.open_transactions import TransactionState
 
 
@@ -66,11 +66,16 @@ def command(*, audited: bool = False) -> Callable[[_Command], _Command]:
             except Exception as error:
                 if args.verbose:
                     raise
-                raise SystemExit(printable(masked_by_airflow(_readable(error)))) from None
+                raise SystemExit(error_line(error)) from None
 
         return command
 
     return decorate
+
+
+def error_line(error: Exception) -> str:
+    """Return what a command says of an error, in one line: without secrets, and without what would control a terminal."""
+    return printable(masked_by_airflow(_readable(error)))
 
 
 def _readable(error: Exception) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import publication as publications
-from airflow_delta.cli.commands import command, table_log
+from airflow_delta.cli.commands import command, error_line, table_log
 from airflow_delta.cli.output import print_data, print_line, print_rows
 from airflow_delta.exceptions import DeltaError
 
@@ -55,7 +55,7 @@ def delta_settle(args: Namespace) -> None:
             failed.append(error)
     _show_settled(args, results, is_quiet=bool(failed))
     if failed:
-        raise SystemExit("\n".join(map(str, failed)))
+        raise SystemExit("\n".join(map(error_line, failed)))
 
 
 def _show_settled(args: Namespace, results: Sequence[Any], *, is_quiet: bool) -> None:

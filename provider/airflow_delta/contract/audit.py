@@ -92,15 +92,21 @@ class SqlCheck(Payload):
     on_failure: str = FAIL
 
 
+AUDIT_OPERATION = "AUDIT"
+"""The operation of a request for the checks of an audit."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditArguments(Arguments):
     """Arguments of an ``AUDIT``.
 
     :param views: JSON form of the scan plan of each view that the checks name.
+    :param report: JSON form of the report of what was found without Spark, if another task collects the answers.
     """
 
     checks: tuple[SqlCheck, ...]
     views: dict[str, dict] = field(default_factory=dict)  # type: ignore[type-arg]
+    report: dict | None = None  # type: ignore[type-arg]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from airflow_delta.contract.arguments import SourceArguments
 from airflow_delta.contract.payloads import Json, Payload
+from airflow_delta.contract.scd2 import HistoryArguments
 from airflow_delta.exceptions import DeltaAnalysisException, StagingException
 
 MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE = "matched", "notMatched", "notMatchedBySource"
@@ -70,6 +71,7 @@ class MergeArguments(SourceArguments):
 
     :param condition: Spark SQL over a row of the table and a row of the source.
     :param keys: columns compared in the condition.
+    :param history: what is merged are versions that Spark makes of the source rows; ``None``: the source rows themselves.
     """
 
     condition: str
@@ -77,6 +79,7 @@ class MergeArguments(SourceArguments):
     source_alias: str
     clauses: tuple[MergeClause, ...]
     keys: tuple[ComparedColumns, ...] = ()
+    history: HistoryArguments | None = None
 
 
 def when_matched_update(set: Mapping[str, str] | None = None, condition: str | None = None) -> Json:  # noqa: A002 - Delta's name

@@ -95,6 +95,34 @@ class CreateArguments(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class QueryArguments(Payload):
+    """A query whose rows are written.
+
+    :param preparation: statements that prepare the session, in order.
+    :param parameters: values of named parameters, as of :func:`airflow_delta.contract.sql_parameters.parameters_as_json`.
+    """
+
+    preparation: tuple[str, ...] = ()
+    query: str
+    parameters: dict = field(default_factory=dict)  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileArguments(Payload):
+    """Files whose rows are written.
+
+    :param paths: URIs as Spark opens them.
+    :param options: of Spark's reader of the format.
+    :param columns: names of the columns of CSV without a header.
+    """
+
+    paths: tuple[str, ...]
+    format: str
+    options: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WriteArguments(Arguments):
     """Arguments of a ``WRITE``.
 
@@ -107,6 +135,8 @@ class WriteArguments(Arguments):
     :param replaced_schema: schema of the replaced table, whose columns keep their ids and physical names.
     :param expected_schema: schema that the rows must have (``schema_policy="strict"``).
     :param row_ids: of files with rows that stay; ``None`` if the table has no row ids that could be kept.
+    :param query: whose rows are written; without it, and without ``files``, those of a program.
+    :param files: whose rows are written.
     """
 
     create: CreateArguments | None = None
@@ -118,3 +148,5 @@ class WriteArguments(Arguments):
     replaced_schema: str | None = None
     expected_schema: str | None = None
     row_ids: RowIds | None = None
+    query: QueryArguments | None = None
+    files: FileArguments | None = None

@@ -10,7 +10,7 @@ import hashlib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -349,6 +349,24 @@ class DeclaredReads(Payload):
     scanned: tuple[str, ...] = ()
     keys: tuple[KeyRead, ...] = ()
     selected: bool = False
+
+    def with_others(self, predicates: tuple[str, ...] = (), *, whole_table: bool = False) -> DeclaredReads:
+        """Return these with other reads of the same stage, such as those of its query.
+
+        :param predicates: all rows that they select were read.
+        """
+        if not whole_table and not predicates:
+            return self
+        return replace(
+            self,
+            predicates=tuple(dict.fromkeys((*self.predicates, *predicates))),
+            whole_table=self.whole_table or whole_table,
+            selected=self.selected and not whole_table,
+            # All rows of these predicates were read, whichever of them the stage itself has looked for.
+            marked=tuple(text for text in self.marked if text not in predicates),
+            scanned=tuple(dict.fromkeys((*self.scanned, *predicates))),
+            keys=tuple(key for key in self.keys if key.predicate not in predicates),
+        )
 
 
 POSITION_APP = "airflow.newRows/"

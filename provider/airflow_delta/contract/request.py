@@ -25,11 +25,27 @@ class SourceScan(Payload):
     :param name: as the job calls the table.
     :param position: what the commit records.
     :param scan: the files.
+    :param view: name of the view that they are in SQL; ``None``: the job asks for them.
     """
 
     name: str
     position: SourcePosition
     scan: ScanPlan
+    view: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ViewScan(Payload):
+    """Rows of a table that are a view in the SQL of a job.
+
+    :param name: of the view.
+    :param scan: the files.
+    :param own: they are rows of the table that the stage is for: all that the predicate of the scan selects count as read.
+    """
+
+    name: str
+    scan: ScanPlan
+    own: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +62,7 @@ class StageRequest(Payload, TableRead):
     :param options: options of Spark's Parquet writer (``compression``, ``maxRecordsPerFile``, ...).
     :param scan: the table at the version read, for jobs that read it.
     :param sources: new rows of other tables, for jobs that read them.
+    :param views: what the SQL of a job reads beside them.
     :param rewrite: files with rows that may be selected by the predicate; their other rows have to be written again.
     :param rules: rules of the table's features for rows.
     :param arguments: JSON form of the operation's :class:`~airflow_delta.contract.arguments.Arguments`.
@@ -76,6 +93,7 @@ class StageRequest(Payload, TableRead):
     arguments: dict = field(default_factory=dict)  # type: ignore[type-arg]
     deletion_vectors: bool = False
     sources: tuple[SourceScan, ...] = ()
+    views: tuple[ViewScan, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse credentials and what may be secret: a request is stored beside the table.
@@ -149,3 +167,9 @@ class StageReport(Payload):
     differences: tuple[dict, ...] = ()  # type: ignore[type-arg]
     error_class: str | None = None
     error_message: str | None = None
+
+
+def is_report_of(report: StageReport, request: StageRequest) -> bool:
+    """Return whether a report is that of a run of this request."""
+    asked = (request.transaction_id, request.stage, request.attempt)
+    return (report.transaction_id, report.stage, report.attempt) == asked

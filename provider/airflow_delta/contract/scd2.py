@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_delta.contract.payloads import Payload
+
 ACTION = "__airflow_delta_action"
 """Column of the source of the MERGE: what to do with its row."""
 
@@ -11,7 +13,7 @@ HISTORY_INSERT, HISTORY_UPDATE, HISTORY_DELETE, HISTORY_NOTHING = "insert", "upd
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HistoryColumns:
+class HistoryColumns(Payload):
     """Names of columns, as the table spells them.
 
     :param keys: what a row is about.
@@ -43,3 +45,18 @@ class HistoryColumns:
         """Return all columns that the MERGE sets."""
         flags = [name for name in (self.current, self.confirmed) if name is not None]
         return (*self.given, self.valid_from, self.valid_to, *flags)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistoryArguments(Payload):
+    """What the rows of a source mean for the versions of a table.
+
+    :param effective_at: Spark SQL over a source row: the time since when it is so.
+    :param deleted: Spark SQL over a source row: it ends the last version of its key.
+    :param full_snapshot: keys that the source does not have have ended.
+    """
+
+    columns: HistoryColumns
+    effective_at: str
+    deleted: str | None = None
+    full_snapshot: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
@@ -25,8 +25,8 @@ SQL_TEXTS = {
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN = re.compile(
     r"""
-      `[^`]*+` | --(?:\\\n|[^\r\n])* | /\*.*?\*/ | \b[rR](?:'[^']*+'|"[^"]*+")
-    | '[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*' | "[^"\\]*+(?:(?:\\.|"")[^"\\]*+)*"
+      `[^`]*` | --(?:\\\n|[^\r\n])* | /\*.*?\*/ | \b[rR](?:'[^']*'|"[^"]*")
+    | '[^'\\]*(?:(?:\\.|'')[^'\\]*)*' | "[^"\\]*(?:(?:\\.|"")[^"\\]*)*"
     | (?<![\w:)\]`'"]) : (?P<name>[A-Za-z_][A-Za-z0-9_]*)
     """,
     re.VERBOSE | re.DOTALL,
@@ -35,6 +35,7 @@ _TOKEN = re.compile(
 
 _PLAIN = re.compile(r"[^\w .,/@%&\[\]<>=+?!|~-]")
 """Every other character of a text is written as it is."""
+_DECIMAL, _DATETIME, _DATE = "decimal", "datetime", "date"
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
@@ -127,6 +128,32 @@ SQL_PARAMETERS = Kind(
     "a mapping of names to strings, numbers (Decimal, too), booleans, dates, datetimes or None",
     _parameters,
 )
+
+
+def parameters_as_json(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return values of parameters as JSON, with the types that it lacks: the same values wherever they are read."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Decimal):
+            return {_DECIMAL: str(value)}
+        if isinstance(value, datetime):
+            return {_DATETIME: value.isoformat()}
+        return {_DATE: value.isoformat()} if isinstance(value, date) else value
+
+    return {name: plain(value) for name, value in (values or {}).items()}
+
+
+def parameters_of_json(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of :func:`parameters_as_json`."""
+    makers: dict[str, Callable[[str], Any]] = {_DECIMAL: Decimal, _DATETIME: datetime.fromisoformat, _DATE: date.fromisoformat}
+
+    def value(found: Any) -> Any:
+        if not isinstance(found, Mapping):
+            return found
+        ((kind, text),) = found.items()
+        return makers[kind](text)
+
+    return {name: value(found) for name, found in given.items()}
 
 
 def with_given(text: str | None, parameters: Any, *, whose: str) -> str | None:

@@ -99,16 +99,16 @@ class Allowed:
             return
         own = is_explicit(options, store)
         for name in sorted(options.keys() & FILES):
-            self._check_file(name, options[name], whose)
+            self.check_file(name, options[name], whose)
         for name in sorted(options.keys() & CREDENTIAL_ENDPOINTS):
             if not (own and name in _OWN_SECRETS_GO_THERE):
-                self._check_endpoint(name, options[name], whose, _OWN_TOKEN_HOSTS.get(store))
+                self.check_endpoint(name, options[name], whose, _OWN_TOKEN_HOSTS.get(store))
         if own:
             return
         self.check_process(whose)
         trusted = False
         for name, value in endpoints_in(options):
-            trusted = self._check_endpoint(name, value, whose, _OWN_HOSTS.get(store)) or trusted
+            trusted = self.check_endpoint(name, value, whose, _OWN_HOSTS.get(store)) or trusted
         for name in sorted(options.keys() & NETWORK):
             if not (trusted or self._lists(options[name])):
                 raise DeltaIllegalArgumentException(
@@ -129,9 +129,15 @@ class Allowed:
                 f"{_setting('process_credentials_in')} ({', '.join(self.processes) or 'empty'})."
             )
 
-    def _check_file(self, name: str, path: str, whose: str) -> None:
+    def check_file(self, name: str, path: str, whose: str) -> None:
+        """Refuse a file of this process that the deployment has not listed.
+
+        :param name: the option that names it, for errors.
+        :param whose: the connection, for errors.
+        :raises DeltaIllegalArgumentException: if it is not listed.
+        """
         real = os.path.normpath(path)
-        if self.has_process and os.path.isabs(path) and real == path and any(fnmatchcase(path, each) for each in self.files):
+        if self.has_process and os.path.isabs(path) and real == path and any(_matches(path, each) for each in self.files):
             return
         raise DeltaIllegalArgumentException(
             f"{name} of {whose} names a file of this process ({self.process}), which a connection may do only where the "
@@ -145,15 +151,21 @@ class Allowed:
 
         :raises DeltaIllegalArgumentException: if the deployment does not allow it, or there is no such file.
         """
-        self._check_file(name, path, whose)
+        self.check_file(name, path, whose)
         try:
             with open(path, encoding="utf-8") as file:
                 return file.read()
         except (OSError, ValueError) as error:
             raise DeltaIllegalArgumentException(f"{name} of {whose} names {path}, which cannot be read: {error}") from error
 
-    def _check_endpoint(self, name: str, url: str, whose: str, own_hosts: re.Pattern[str] | None) -> bool:
-        """Return whether the deployment has listed an endpoint; refuse one that is neither listed nor the cloud's own."""
+    def check_endpoint(self, name: str, url: str, whose: str, own_hosts: re.Pattern[str] | None = None) -> bool:
+        """Return whether the deployment has listed an endpoint; refuse one that is neither listed nor the cloud's own.
+
+        :param name: the option that names it, for errors.
+        :param whose: the connection, for errors.
+        :param own_hosts: hosts that only the cloud itself can serve.
+        :raises DeltaIllegalArgumentException: if it is refused.
+        """
         parts = urlsplit(url if "://" in url else f"https://{url}")
         if (
             parts.scheme == "https"
@@ -172,6 +184,12 @@ class Allowed:
 
     def _lists(self, url: str) -> bool:
         return url.rstrip("/") in {each.rstrip("/") for each in self.endpoints}
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """Return whether a path is one of a pattern, part by part: ``*`` stands for no slash."""
+    parts, patterns = path.split("/"), pattern.split("/")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 def endpoints_in(options: Mapping[str, str]) -> Iterable[tuple[str, str]]:

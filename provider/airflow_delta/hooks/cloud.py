@@ -27,6 +27,7 @@ from airflow_delta.exceptions import CredentialsUnavailableException, DeltaIlleg
 from airflow_delta.hooks.allowed import Allowed
 from airflow_delta.hooks.aws_client import client_options
 from airflow_delta.hooks.azure import azure_options
+from airflow_delta.hooks.credential_sources import check_aws_sources, check_google_sources
 from airflow_delta.hooks.extra import extra_of, field_of, json_type, texts
 from airflow_delta.log.storage.credentials import EXPIRES_AT, renewable
 from airflow_delta.log.storage.identity import check_identity
@@ -91,6 +92,7 @@ def _aws(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, st
         return {**client, **region, **endpoint, **({} if "aws_skip_signature" in client else keys)}
     # The hook may read files and profiles, and ask the machine.
     allowed.check_process(_named(conn_id))
+    check_aws_sources(extra, client, allowed, _named(conn_id), has_keys=has_keys)
     unsigned = "aws_skip_signature" in client
     fetched = _kept if unsigned else _renewed
     found = fetched(_fingerprint(connection, conn_id), _named(conn_id), lambda: _from_aws_hook(conn_id, unsigned=unsigned))
@@ -195,6 +197,7 @@ def _google(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str,
             allowed.check_process(_named(conn_id))
             return {"google_service_account": str(path)}
     allowed.check_process(_named(conn_id))
+    check_google_sources(field_of(connection, "credential_config_file"), allowed, _named(conn_id))
     return _renewed(_fingerprint(connection, conn_id), _named(conn_id), lambda: _from_google_hook(conn_id))
 
 

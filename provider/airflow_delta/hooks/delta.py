@@ -24,7 +24,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.hooks.catalog_tables import CatalogTables
 from airflow_delta.hooks.cloud import assumed_role
-from airflow_delta.hooks.fields import IDENTITY, ConnectionFields
+from airflow_delta.hooks.credentials_of_another import IDENTITY
+from airflow_delta.hooks.fields import ConnectionFields
 from airflow_delta.hooks.frames import ROW_LIMIT, DataFrameType, as_frame, check_df_type, read_changes_with_spark, read_with_spark
 from airflow_delta.hooks.location import one_spelling
 from airflow_delta.hooks.named_connection import named_connection

@@ -16,15 +16,13 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import Allowed
 from airflow_delta.hooks.azure import azure_options
 from airflow_delta.hooks.cloud import CONN_TYPES, cloud_options
+from airflow_delta.hooks.credentials_of_another import ACCOUNT, IDENTITY, check_one_identity, check_same_place
 from airflow_delta.hooks.extra import extra_of
 from airflow_delta.hooks.location import check_base_path
 from airflow_delta.hooks.named_connection import named_connection
 from airflow_delta.log.storage.identity import check_identity
 from airflow_delta.log.storage.options import (
-    CREDENTIAL_ENDPOINTS,
-    ENDPOINTS,
     HDFS_USER,
-    NETWORK,
     OTHER_LOCATIONS,
     canonical_options,
     store_kind,
@@ -37,22 +35,11 @@ if TYPE_CHECKING:
 
 CONN_TYPE = "delta"
 CATALOG_TYPE = "delta_unity_catalog"
-ACCOUNT = "azure_storage_account_name"
 ALLOW_HTTP = "allow_http"
 OWN = "own"
 """Value of ``spark_credentials``: Spark has credentials of its own."""
 
 STORE_OF_TYPE = {"aws": S3, "google_cloud_platform": GCS, "wasb": AZURE, "adls": AZURE}
-
-_NAMES = """
-    aws_access_key_id aws_secret_access_key aws_session_token aws_web_identity_token_file aws_skip_signature
-    aws_container_credentials_relative_uri aws_container_credentials_full_uri
-    azure_storage_account_key azure_storage_sas_key azure_storage_token azure_storage_client_id azure_storage_client_secret
-    azure_msi_endpoint azure_msi_resource_id azure_federated_token_file azure_use_azure_cli azure_skip_signature
-    google_service_account google_service_account_key google_application_credentials google_bearer_token google_skip_signature
-"""
-IDENTITY = frozenset(_NAMES.split())
-"""Storage options that say who asks; without any, the worker's environment does."""
 
 _INSTEAD = {
     GCS: "Set GOOGLE_SERVICE_ACCOUNT or GOOGLE_SERVICE_ACCOUNT_KEY in storage_options, or gcp_conn_id.",
@@ -217,8 +204,10 @@ class ConnectionFields:
         kind, allowed = store_kind(uri), Allowed.here(process)
         if kind is not None and self.connection is not None:
             if cloud := canonical_options(self._cloud_options(kind, allowed), uri, whose=self._whose):
-                self._check_one_identity(options)
-                self._check_same_place(cloud, options)
+                own = self._is_own and bool(self.connection.login or self.connection.password)
+                source = self._cloud_conn_id or ("its type", self.conn_id)
+                check_one_identity(options, has_login=own, field=source[0], whose=self._whose)
+                check_same_place(cloud, options, field=source[0], conn_id=source[1], whose=self._whose)
                 return self._with_locations({**cloud, **options})
             if self._is_own:
                 options = self._with_login(options, kind)
@@ -289,27 +278,6 @@ class ConnectionFields:
         elif self._is_own and self.connection is not None and self.connection.login:
             options.setdefault(ACCOUNT, str(self.connection.login))
         return {name: value for name, value in options.items() if name in (ACCOUNT, "azure_storage_endpoint")}
-
-    def _check_one_identity(self, options: Mapping[str, str]) -> None:
-        identity = [name for name in options if name in IDENTITY]
-        field = "its type" if self._cloud_conn_id is None else self._cloud_conn_id[0]
-        own = bool(self._is_own and self.connection and (self.connection.login or self.connection.password))
-        if own or identity:
-            given = "login and password" if own else f"storage_options ({', '.join(identity)})"
-            raise DeltaIllegalArgumentException(
-                f"The credentials of {self._whose} are given twice: by {field} and by {given}. Remove one of them."
-            )
-
-    def _check_same_place(self, cloud: Mapping[str, str], options: Mapping[str, str]) -> None:
-        """Refuse to send the credentials of another connection to a place that is not its own."""
-        named = ENDPOINTS | CREDENTIAL_ENDPOINTS | NETWORK | {ACCOUNT}
-        if other := sorted(name for name in options if name in named and options[name] != cloud.get(name)):
-            field, conn_id = self._cloud_conn_id or ("its type", self.conn_id)
-            raise DeltaIllegalArgumentException(
-                f"{self._whose[:1].upper()}{self._whose[1:]} takes its credentials from {conn_id!r} ({field}), which alone "
-                f"decides where they are sent; its own storage_options set {', '.join(other)}. Set that in {conn_id!r}, or put "
-                "credentials into this connection."
-            )
 
     def _with_login(self, options: dict[str, str], kind: str) -> dict[str, str]:
         """Return the options with login and password as the store's key pair.

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.read_versions import what_was_read
-from airflow_delta.exceptions import DeltaAuditFailedException, DeltaConcurrentModificationException
+from airflow_delta.exceptions import DeltaAuditFailedException, DeltaConcurrentModificationException, DeltaError
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.task_notes import masked_by_airflow
+from airflow_delta.tasks.job.inside import error_of_job, job_around
 from airflow_delta.tasks.trust.received import flatten_reports
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def delta_events(context: Context) -> Iterator[dict[str, Any]]:
     elif _is_rejected(context, error):
         yield _rejected(context, error)
     elif error is not None and _is_of_transaction(context):
-        yield _failed(context, error)
+        yield _failed(context, _of_job(context) or error)
     if isinstance(context["task"], (DeltaVacuumOperator, DeltaMaintenanceOperator)):
         yield from _abandoned(context)
 
@@ -75,6 +76,8 @@ def _is_rejected(context: Context, error: BaseException | str | None) -> bool:
     if error is None and _answer(context).get("approved") is not False:
         return False
     definition = _definition(context)
+    if job_around(definition) is not None:
+        return False
     if definition is None:
         return _find(error, DeltaAuditFailedException) is not None
     role = getattr(_class_of(definition), "transaction_role", None)
@@ -217,6 +220,15 @@ _FACTS = (
     "rejected_by",
     "transactions",
 )
+
+
+def _of_job(context: Context) -> DeltaError | None:
+    """Return what the job says for which a task of another provider has failed."""
+    try:
+        return error_of_job(context)
+    except Exception:
+        logger.warning("A notification lacks what the job of %s reports", context["ti"].task_id, exc_info=True)
+        return None
 
 
 def _staged(context: Context) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.changes import Change, kind_problem
@@ -29,6 +29,7 @@ class DeltaAlterTableOperator(DeltaTableOperator, RunnerParameters):
     :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
+    by_job: ClassVar[bool | str] = True
     staged_mode = "alter"
 
     changes: Any = parameter(templated=True, renderer="json")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.positions.files.find import SourceFiles
+    from airflow_delta.table.positions.files.new_files import SourceFiles
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 

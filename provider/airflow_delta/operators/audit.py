@@ -75,6 +75,7 @@ class DeltaAuditOperator(DeltaOperator, GivenTable, SqlParameters, RunnerParamet
     :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
+    by_job: ClassVar[bool | str] = True
     transaction_role: ClassVar[str] = "audit"
     check_kind: ClassVar[str] = AUDIT
     changes_table: ClassVar[bool] = False
@@ -134,7 +135,7 @@ class DeltaAuditOperator(DeltaOperator, GivenTable, SqlParameters, RunnerParamet
         :raises TransactionAlreadyCommittedException: if another execution committed the key and its policy is ``fail``.
         """
         log, handle = open_transaction(self, context)
-        report = self._audit(log, handle, context)
+        report = self.audit(log, handle, context)
         for check in report.checks:
             self._log_check(handle, check)
         value = report.to_dict()
@@ -150,7 +151,20 @@ class DeltaAuditOperator(DeltaOperator, GivenTable, SqlParameters, RunnerParamet
             failed=tuple(check.name for check in report.failed),
         )
 
-    def _audit(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> AuditReport:
+    def audit(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> AuditReport:
+        """Return the report of the audit."""
+        report, table, queries = self.begin(log, handle, context)
+        if table is None or not queries:
+            return report
+        return engine.with_answers(report, self._ask(log, table, queries, context))
+
+    def begin(
+        self, log: DeltaLog, handle: TransactionHandle, context: Context
+    ) -> tuple[AuditReport, AuditedTable | None, list[SqlCheck]]:
+        """Return what is found without Spark, the table that this is about, and the queries that are left.
+
+        :return: no table if nothing will be published.
+        """
         if (problem := choice_problem("holds_at", self.holds_at, HOLDS_AT)) is not None:
             raise DeltaIllegalArgumentException(f"The audit {self.task_id!r}: {problem}")
         queries = engine.parse_sql_checks(self.checks, on_failure=self.on_failure)
@@ -172,6 +186,28 @@ class DeltaAuditOperator(DeltaOperator, GivenTable, SqlParameters, RunnerParamet
                 f"The audit {self.task_id!r} has no checks. Pass checks=, or one of min_rows, max_rows, rows_change, "
                 "max_null_fraction, value_range, freshness, partitions and unique."
             )
+        if (done := self.nothing_to_check(log, handle, context)) is not None:
+            return done, None, []
+        table = engine.AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged)))
+        self.log.info(
+            "Transaction %s: auditing %s rows of %s stages for %s; %s.",
+            handle.transaction_id,
+            table.rows_staged,
+            len(table.writes),
+            handle.table,
+            what_was_read(handle.read_version),
+        )
+        outcomes = statistics.run(table)
+        held = self._at_commit(table, queries, outcomes)
+        definition = audit_definition(queries, self.parameters, holds_at=self.holds_at, **limits)
+        report = engine.audit_report(handle, outcomes, table.writes, held, version=table.version, definition=definition)
+        return report, table, queries
+
+    def nothing_to_check(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> AuditReport | None:
+        """Return the report of an audit of what is public already; ``None`` if there is something to check.
+
+        :raises TransactionAbortedException: if the transaction was aborted.
+        """
         # As the commit asks: there is nothing to hold back if the rows are public already, or never will be.
         committed = engine.committed_before(log, handle) if handle.committed is None else engine.committed_earlier(log, handle)
         if committed is not None:
@@ -184,31 +220,22 @@ class DeltaAuditOperator(DeltaOperator, GivenTable, SqlParameters, RunnerParamet
             )
             return engine.audit_report(handle, (), already_committed=True)
         check_not_aborted(self, context, log, handle)
-        table = engine.AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged)))
-        self.log.info(
-            "Transaction %s: auditing %s rows of %s stages for %s; %s.",
-            handle.transaction_id,
-            table.rows_staged,
-            len(table.writes),
-            handle.table,
-            what_was_read(handle.read_version),
-        )
-        outcomes = statistics.run(table)
-        if queries:
-            outcomes += self._ask(log, table, queries, context)
-        held = self._at_commit(table, queries, outcomes)
-        definition = audit_definition(queries, self.parameters, holds_at=self.holds_at, **limits)
-        return engine.audit_report(handle, outcomes, table.writes, held, version=table.version, definition=definition)
+        return None
+
+    @property
+    def reporting_task_id(self) -> str:
+        """The task whose report the commit reads."""
+        return self.task_id
 
     def _at_commit(self, table: AuditedTable, queries: Sequence[SqlCheck], outcomes: Sequence[AuditCheck]) -> list[HeldCheck]:
         """Return what the commit asks again."""
         held: list[HeldCheck] = []
         for each in outcomes if self.holds_at != READ else ():
             if each.name == "rows_change" and self.rows_change:
-                held += engine.held_ratio(table, self.rows_change, each, self.task_id)
+                held += engine.held_ratio(table, self.rows_change, each, self.reporting_task_id)
             elif each.name == "unique" and self.unique:
-                held += engine.held_unique(table, self.unique, each, self.task_id)
-        return held + (engine.held_queries(table, queries, self.task_id) if self.holds_at == COMMIT else [])
+                held += engine.held_unique(table, self.unique, each, self.reporting_task_id)
+        return held + (engine.held_queries(table, queries, self.reporting_task_id) if self.holds_at == COMMIT else [])
 
     def _ask(self, log: DeltaLog, table: AuditedTable, queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:
         runner = self.hold(SparkRunner)

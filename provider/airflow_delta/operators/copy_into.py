@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_delta import engine
 from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT
 from airflow_delta.contract.kinds import LOCATION, NAMES, OPTIONS, SCHEMA, TRUTH
+from airflow_delta.contract.operations import FileArguments, WriteArguments
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.contract.reader_options import check_reader_options
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaUnsupportedOperationException,
+    StagingException,
 )
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.operation import DeltaTableOperator
@@ -73,6 +75,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator, SessionParameters):
     :class:`~airflow_delta.tasks.spark.session.SessionParameters`.
     """
 
+    by_job: ClassVar[bool | str] = True
     staged_mode: ClassVar[str] = "append"
 
     copy_source: str = parameter(alias="source", templated=True, kind=LOCATION)
@@ -125,12 +128,34 @@ class DeltaCopyIntoOperator(DeltaTableOperator, SessionParameters):
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Find the files to load, and plan the write.
 
+        :raises SchemaMismatchException: if there are Avro files of different schemas.
         :raises DeltaIllegalArgumentException: if templates have made the source secret, or an option drops rows.
         :raises AirflowSkipException: if there is nothing to load, and the task is then to be skipped.
         :raises DeltaTableNotFoundException: if there is no table, and no stage creates it.
         :raises DeltaIllegalStateException: if files were changed after they were loaded, or records of loads are damaged.
         :raises DeltaFileNotFoundException: if records of loads are gone.
         """
+        self._find(stage)
+        found = self._found
+        if found.load is None:
+            return stage.staged(mode="append")
+        found.check()
+        if self.format == "avro":
+            found.check_one_avro_schema()
+        planned = engine.plan_stage(
+            stage,
+            mode="append",
+            merge_schema=self.merge_schema,
+            options=self.write_options,
+            expected_schema=self.expected_schema,
+            schema_policy=self.schema_policy,
+            files=None if self.engine == "arrow" else self._files(stage),
+        )
+        if self.engine == "arrow":
+            engine.check_possible(planned)
+        return engine.SparkWork(planned, partial(engine.collect_stage, stage))
+
+    def _find(self, stage: StageView) -> None:
         whose = f"The task {self.task_id!r}"
         check_source({"path": self.copy_source, "options": self.format_options}, whose=whose)
         if self.engine == "spark":
@@ -146,19 +171,19 @@ class DeltaCopyIntoOperator(DeltaTableOperator, SessionParameters):
             "source_conn_id": self.source_conn_id,
         }
         self._source, self._found = find_new_files(stage, self.opened, self.copy_source, options)
-        if self._found.load is None:
-            return stage.staged(mode="append")
-        planned = engine.plan_stage(
-            stage,
-            mode="append",
-            merge_schema=self.merge_schema,
-            options=self.write_options,
-            expected_schema=self.expected_schema,
-            schema_policy=self.schema_policy,
+
+    def _files(self, stage: StageView) -> FileArguments:
+        # Large files first: an empty one does not show its columns.
+        root, files = self._root(stage), sorted(self._found.files, key=lambda file: -file.size)
+        return FileArguments(
+            paths=tuple(f"{root}/{file.path}" for file in files),
+            format=self.format,
+            options=dict(self.format_options or {}),
+            columns=tuple(self.columns),
         )
-        if self.engine == "arrow":
-            engine.check_possible(planned)
-        return engine.SparkWork(planned, partial(engine.collect_stage, stage))
+
+    def _root(self, stage: StageView) -> str:
+        return engine.spark_table(self._source, engine.uri_beside(stage, self._source))
 
     def did_nothing(self, staged: StagedWrite) -> bool:
         """Return whether there was nothing to load."""
@@ -171,37 +196,46 @@ class DeltaCopyIntoOperator(DeltaTableOperator, SessionParameters):
         :raises DeltaIllegalStateException: if one was changed since it was found.
         :raises SchemaMismatchException: if a file cannot be read, or its rows do not fit the table.
         """
-        found = self._found
-        found.check()
-        if self.format == "avro":
-            found.check_one_avro_schema()
         report = self._by_arrow(stage, request) if self.engine == "arrow" else self._by_spark(stage, request)
-        found.check()
-        self._reads = recorder = StageReadRecorder(stage)
-        if found.load is not None:
-            recorder.note_load(found.load)
+        self._found.check()
+        self._reads = self._loads(stage)
         return request, report
+
+    def collect_job(self, stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
+        """Return the staged write of a job, if the files are still those that it was to read.
+
+        :raises StagingException: if they are not those of the transaction.
+
+        Also raises as :meth:`work` does.
+        """
+        self._find(stage)
+        asked = WriteArguments.of(request).files
+        if asked is None or set(asked.paths) != set(self._files(stage).paths):
+            raise stage.handle.error(
+                StagingException,
+                f"The job of stage {request.stage} was to load other files of {self._found.source} than the transaction on table "
+                f"{stage.handle.table} does. Nothing was staged. Clear the start task with everything downstream.",
+            )
+        self._found.check()
+        return self._loads(stage).add_reads(engine.collect_stage(stage, request, report))
+
+    def _loads(self, stage: StageView) -> StageReadRecorder:
+        recorder = StageReadRecorder(stage)
+        if self._found.load is not None:
+            recorder.note_load(self._found.load)
+        return recorder
 
     def _by_arrow(self, stage: StageView, request: StageRequest) -> StageReport:
         rows = engine.read_arrow_files(self._found, stage.schema)
         return engine.stage_arrow(stage.log, rows, request)
 
     def _by_spark(self, stage: StageView, request: StageRequest) -> StageReport:
-        found = self._found
-        root = engine.spark_table(self._source)
-        # Large files first: an empty one does not show its columns.
-        paths = [f"{root}/{file.path}" for file in sorted(found.files, key=lambda file: -file.size)]
-        with self.hold(TaskSession).session(stage.log) as spark, self._source_in(spark, root):
-            rows = engine.read_spark_files(
-                spark,
-                paths,
-                file_format=self.format,
-                options=self.format_options or {},
-                table=stage.target.struct if stage.target.is_known else None,
-                columns=self.columns,
-            )
-            with spark_work(self.log, stage.log, request, session=spark):
-                return engine.stage_dataframe(spark, rows, request)
+        with (
+            self.hold(TaskSession).session(stage.log, request) as spark,
+            self._source_in(spark, self._root(stage)),
+            spark_work(self.log, stage.log, request, session=spark),
+        ):
+            return engine.run_operation(spark, request)
 
     @contextmanager
     def _source_in(self, spark: SparkSession, root: str) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
@@ -29,6 +29,8 @@ class DeltaDeleteOperator(DeltaTableOperator, RunnerParameters, SqlParameters):
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
     :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
+
+    by_job: ClassVar[bool | str] = True
 
     predicate: str | None = parameter(default=None, templated=True, renderer="sql")
     write_options: Mapping[str, Any] | None = parameter(default=None, templated=True, renderer="json")
@@ -58,6 +60,8 @@ class DeltaUpdateOperator(DeltaTableOperator, RunnerParameters, SqlParameters):
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
     :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
+
+    by_job: ClassVar[bool | str] = True
 
     set: Mapping[str, str] = parameter(templated=True, renderer="json")
     predicate: str | None = parameter(default=None, templated=True, renderer="sql")

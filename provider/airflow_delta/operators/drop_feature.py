@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.kinds import LOCATION, WHOLE_NUMBER
@@ -36,6 +36,7 @@ class _WithoutFeatureOperator(DeltaOperator, CommitParameters, RunnerParameters)
     :param delta_conn_id: connection of type ``delta``. (templated)
     """
 
+    by_job: ClassVar[bool | str] = "commits by itself, step after step"
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseXCom
 
@@ -81,6 +81,7 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
     step).
     """
 
+    by_job: ClassVar[bool | str] = "commits by itself: use DeltaOptimizeOperator"
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     ui_color = "#dae8fc"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine, exceptions
 from airflow_delta.contract.kinds import NAMES, NUMBER, TRUTH, WHOLE_NUMBER
@@ -46,6 +46,7 @@ class DeltaOptimizeOperator(DeltaTableOperator, RunnerParameters, RewriteParamet
     :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
+    by_job: ClassVar[bool | str] = True
     emits_table = False
 
     z_order_by: Taken[str | Sequence[str], tuple[str, ...]] = parameter(default=(), templated=True, kind=NAMES)
@@ -87,6 +88,7 @@ class DeltaReorgOperator(DeltaTableOperator, RunnerParameters, RewriteParameters
     :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
+    by_job: ClassVar[bool | str] = True
     emits_table = False
 
     def run_alone(self, work: StageWork, context: Context) -> Any:
@@ -119,6 +121,7 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase, SessionParameters):
     :class:`~airflow_delta.tasks.spark.session.SessionParameters`. The identity is not used: a rerun compacts what is left.
     """
 
+    by_job: ClassVar[bool | str] = "commits by itself: use DeltaOptimizeOperator"
     emits_table = False
     default_retry_policy = REFUSALS
 

@@ -364,6 +364,7 @@ class DeltaAuditPublicationOperator(DeltaOperator, SqlParameters, RunnerParamete
     with the credentials of the first.
     """
 
+    by_job: ClassVar[bool | str] = "is over several tables: use DeltaAuditOperator in each transaction"
     transaction_role: ClassVar[str] = "audit_publication"
     check_kind: ClassVar[str] = PUBLICATION_AUDIT
     changes_table: ClassVar[bool] = False

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow.providers.standard.operators.python import PythonOperator
 
@@ -115,29 +114,6 @@ class TableReader(StageReadRecorder):
         self.note_source(found.position)
         return rows
 
-    @property
-    def has_others(self) -> bool:
-        """Whether there are other tables."""
-        return self._others is not None
-
-    def others_as_views(self, mentions: Callable[[str], bool]) -> None:
-        """Give the other tables their names in SQL: the last parts of their locations.
-
-        :param mentions: whether a name occurs in the SQL.
-        :raises DeltaIllegalArgumentException: if it does not name a table of ``new_rows``, whose rows would count as read.
-        """
-        if self._others is None:
-            return
-        sources, others = self._others.sources, self._others.views()
-        for view, name in sources.views().items():
-            if view in others or not mentions(view):
-                why = "read_versions have a table of this name" if view in others else "the SQL does not name it"
-                raise DeltaIllegalArgumentException(f"new_rows make the new rows of {name!r} the view {view!r}, but {why}.")
-            self.new_rows(name, **sources.options(name)).createOrReplaceTempView(view)
-        for view, table in others.items():
-            if mentions(view):
-                self._read(self._others.read(table.name), None).createOrReplaceTempView(view)
-
     def _read(self, table: OtherTable, predicate: str | None) -> DataFrame:
         return engine.read_scan_plan(self._spark, engine.plan_version_scan(table.log, table.version, predicate))
 
@@ -158,38 +134,16 @@ class TableReader(StageReadRecorder):
         rows.createOrReplaceTempView(name)
 
 
-class DataFrameStage(
-    StageOperator, StageWorkParameters, GivenTable, WriteParameters, SqlParameters, ReadVersionsParameters, SessionParameters
+class DeltaStagePySparkOperator(
+    StageOperator,
+    StageWorkParameters,
+    GivenTable,
+    WriteParameters,
+    SqlParameters,
+    ReadVersionsParameters,
+    SessionParameters,
+    PythonOperator,
 ):
-    """Base of the stages whose rows are a DataFrame of a session of the task.
-
-    :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
-    """
-
-    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
-
-    @abstractmethod
-    def rows(self, spark: SparkSession, table: TableReader) -> DataFrame:
-        """Return the rows to write."""
-
-    def plan_stage(self, stage: StageView) -> SparkWork:
-        """Plan the write."""
-        return WriteOptions.of(self).plan(stage, options=self.write_options)
-
-    def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
-        """Write the rows, in the session that has made them.
-
-        :raises SchemaMismatchException: if they do not fit the table.
-        """
-        others = self.hold(ReadVersions).tables(self.opened)
-        with self.hold(TaskSession).session(stage.log) as spark:
-            self._reads = table = TableReader(spark, stage, others)
-            found = self.rows(spark, table)
-            with spark_work(self.log, stage.log, request, session=spark):
-                return request, engine.stage_dataframe(spark, found, request)
-
-
-class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
     """Call a function with a Spark session and stage the DataFrame that it returns.
 
     The function may name ``spark`` (the session), ``table`` (a :class:`TableReader`) and ``transaction`` (the handle) among its
@@ -205,16 +159,35 @@ class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
     :class:`~airflow_delta.tasks.spark.session.SessionParameters`.
     """
 
+    by_job: ClassVar[bool | str] = (
+        "calls a function in a session of the worker: without an operator, a program of yours writes rows"
+    )
+
+    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
+
     def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
         kwargs.setdefault("show_return_value_in_logs", False)
         super().__init__(python_callable=without_injected(python_callable), **kwargs)  # type: ignore[call-arg] # PythonOperator's
         check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
 
-    def rows(self, spark: SparkSession, table: TableReader) -> DataFrame:
-        """Return what the function returns.
+    def plan_stage(self, stage: StageView) -> SparkWork:
+        """Plan the write."""
+        return WriteOptions.of(self).plan(stage, options=self.write_options)
 
-        :raises DeltaIllegalArgumentException: if it is not a DataFrame.
+    def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
+        """Write the rows, in the session that has made them.
+
+        :raises DeltaIllegalArgumentException: if the function returns something other than a DataFrame.
+        :raises SchemaMismatchException: if the rows do not fit the table.
         """
+        others = self.hold(ReadVersions).tables(self.opened)
+        with self.hold(TaskSession).session(stage.log) as spark:
+            self._reads = table = TableReader(spark, stage, others)
+            found = self._rows(spark, table)
+            with spark_work(self.log, stage.log, request, session=spark):
+                return request, engine.stage_dataframe(spark, found, request)
+
+    def _rows(self, spark: SparkSession, table: TableReader) -> DataFrame:
         result = call_function(self, {"spark": spark, "table": table, "transaction": self.opened.handle})
         if not isinstance(result, engine.DataFrame):
             raise not_a_dataframe(self.task_id, result, "to write")

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.kinds import NAMES, TRUTH
-from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
+from airflow_delta.contract.options import check_writer_options
+from airflow_delta.contract.scd2 import HistoryArguments
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.merge import make_views
-from airflow_delta.operators.pyspark import TableReader
 from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.declared import Parameters, parameter
-from airflow_delta.tasks.merge import check_reads_in_sql
+from airflow_delta.tasks.merge_source import NamedSource, SourceParameters, take_source
 from airflow_delta.tasks.operation import DeltaTableOperator
-from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
-from airflow_delta.tasks.spark.source_options import source_options
+from airflow_delta.tasks.spark.runner import RunnerParameters
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage.read_versions import ReadVersions, ReadVersionsParameters
+from airflow_delta.tasks.stage.read_versions import ReadVersionsParameters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.contract.payloads import StagedWrite
-    from airflow_delta.contract.scd2 import HistoryColumns
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
     from airflow_delta.tasks.declared import Taken
 
@@ -60,9 +57,9 @@ class HistoryParameters(Parameters):
 class HistoryOptions(Part, HistoryParameters):
     """The part of a task that keeps a history: what a version is."""
 
-    def columns(self, stage: StageView) -> HistoryColumns:
-        """Return the columns of the table, checked."""
-        return engine.history_columns(
+    def arguments(self, stage: StageView) -> HistoryArguments:
+        """Return what the request says of the history, with the columns of the table, checked."""
+        columns = engine.history_columns(
             stage,
             keys=self.keys,
             tracked=self.tracked,
@@ -71,9 +68,14 @@ class HistoryOptions(Part, HistoryParameters):
             current=self.current,
             confirmed=self.confirmed,
         )
+        return HistoryArguments(
+            columns=columns, effective_at=self.effective_at, deleted=self.deleted, full_snapshot=self.full_snapshot
+        )
 
 
-class DeltaScd2MergeOperator(DeltaTableOperator, RunnerParameters, HistoryParameters, SqlParameters, ReadVersionsParameters):
+class DeltaScd2MergeOperator(
+    DeltaTableOperator, RunnerParameters, HistoryParameters, SourceParameters, SqlParameters, ReadVersionsParameters
+):
     """Keep every version of the rows of a source: a slowly changing dimension of type 2, as one MERGE.
 
     A source row says what is so since ``effective_at``. The versions of a key are what all its rows say, in the order of their
@@ -91,69 +93,41 @@ class DeltaScd2MergeOperator(DeltaTableOperator, RunnerParameters, HistoryParame
       which sources arrive. Snapshots without it must arrive in the order of their times.
     - The same source again changes nothing.
 
-    The table must exist. The commit depends on the versions of the source's keys only, so runs on other keys do not conflict.
+    The source has all columns of the table but those of the period and those that the table computes. The table must exist. The
+    commit depends on the versions of the source's keys only, so runs on other keys do not conflict.
 
-    :param source: Spark SQL, or the path of a ``.sql`` file; a mapping or a function as for
-        :class:`~airflow_delta.operators.merge.DeltaMergeOperator`. It has all columns of the table but those of the period and
-        those that the table computes. (templated unless it is a function)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`HistoryParameters`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
+    The other parameters are those of :class:`HistoryParameters`, :class:`~airflow_delta.tasks.merge_source.SourceParameters`,
+    :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
     :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters` and
-    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`, without submitting.
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
     template_ext: Sequence[str] = (".sql",)
     sql_fields: ClassVar[tuple[str, ...]] = ("merge_source",)
+    by_job: ClassVar[bool | str] = True
 
-    merge_source: str | Mapping[str, Any] | Callable[[SparkSession], DataFrame] = parameter(
-        alias="source", templated=True, renderer="sql"
-    )
     write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        source = self.merge_source
-        check_source(source, whose=f"the task {self.task_id!r}")
-        check_is_query(source, whose=f"the task {self.task_id!r}")
         check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
-        if SparkRunner.of(self).submits:
+        if self.merge_source is None and self.application is None:
             raise DeltaIllegalArgumentException(
-                f"The task {self.task_id!r} computes versions in a session: it takes no spark_submit or application. Name the "
-                "cluster by spark_conn_id (a master, or Spark Connect)."
+                f"The task {self.task_id!r} has no source. Give it as SQL or as a path, or have an application of yours pass it."
             )
-        check_reads_in_sql(self, source)
-        # Airflow would call a function in a template field.
-        self.merge_source = None if callable(source) else source  # type: ignore[assignment]
-        self._source_function = source if callable(source) else None
+        take_source(self)
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
-        """Plan the MERGE."""
-        self._columns = HistoryOptions.of(self).columns(stage)
-        return engine.plan_history(stage, self._columns, self.write_options)
+        """Plan the MERGE, whose source Spark computes of the source rows and of the versions of the table."""
+        history = HistoryOptions.of(self).arguments(stage)
+        return engine.plan_history(stage, history, options=self.write_options, **NamedSource.of(self).planned(stage))
 
-    def source(self, spark: SparkSession, stage: StageView) -> DataFrame:
-        """Return the versions that begin, change and go."""
-        options = HistoryOptions.of(self)
-        self._reads = reader = TableReader(spark, stage, self.hold(ReadVersions).tables(self.opened))
-        rows = self._rows(spark, reader)
-        # The MERGE has read the rows with the keys of its source, and without a full snapshot these are of the same keys.
-        table = reader() if options.full_snapshot else engine.read_scan_plan(spark, engine.plan_scan(stage))
-        history = engine.History(self._columns, stage.target.struct, table=stage.log.uri, version=stage.handle.read_version)
-        return history.source(
-            table, rows, effective_at=options.effective_at, deleted=options.deleted, full_snapshot=options.full_snapshot
-        )
+    def source(self, spark: SparkSession, stage: StageView) -> DataFrame | None:  # noqa: ARG002 - the request has its reads
+        """Return the source for an in-process session; ``None`` if the request names it."""
+        return NamedSource.of(self).rows(spark)
 
-    def _rows(self, spark: SparkSession, reader: TableReader) -> DataFrame:
-        if self._source_function is not None:
-            return self._source_function(spark)
-        check_source(self.merge_source, whose=f"the task {self.task_id!r}")  # rendered
-        check_is_query(self.merge_source, whose=f"the task {self.task_id!r}")
-        named = dict(self.merge_source) if isinstance(self.merge_source, Mapping) else {"sql": self.merge_source}
-        make_views(reader, named, whose=f"the task {self.task_id!r}")
-        conn_id = named.get(CONNECTION)
-        secrets = source_options(str(conn_id), str(named.get("format", "parquet"))) if conn_id else {}
-        rows = engine.read_source(spark, named, secrets)
-        if rows is None:
-            raise DeltaIllegalArgumentException(f"The source of the task {self.task_id!r} is empty. Give it as SQL or as a path.")
-        return rows
+    def secret_properties(self) -> dict[str, str]:
+        """Return the options of the source's connection, for a submitted application."""
+        return NamedSource.of(self).secret_properties()

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
+from airflow_delta.contract.operations import QueryArguments
 from airflow_delta.contract.options import check_source, check_writer_options
+from airflow_delta.contract.sql_parameters import parameters_as_json
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.pyspark import DataFrameStage, TableReader
 from airflow_delta.tasks.base import TABLE_VIEW
 from airflow_delta.tasks.declared import parameter
+from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
+from airflow_delta.tasks.sql_parameters import SqlParameters
+from airflow_delta.tasks.stage.operator import StageOperator
+from airflow_delta.tasks.stage.read_versions import ReadVersions, ReadVersionsParameters
+from airflow_delta.tasks.stage.source_views import plan_views
+from airflow_delta.tasks.stage.work import GivenTable, StageWorkParameters
+from airflow_delta.tasks.stage.write_options import WriteOptions, WriteParameters
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
+    from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
-class DeltaStageSqlOperator(DataFrameStage):
+class DeltaStageSqlOperator(
+    StageOperator, StageWorkParameters, GivenTable, WriteParameters, SqlParameters, ReadVersionsParameters, SessionParameters
+):
     """Run a Spark SQL query and stage its rows.
 
     ``{{ table }}`` in the SQL is a view of the table at the version that the transaction reads, or as the stages of ``after``
@@ -43,9 +52,11 @@ class DeltaStageSqlOperator(DataFrameStage):
     template_ext: Sequence[str] = (".sql",)
     sql_fields: ClassVar[tuple[str, ...]] = ("sql",)
     bound_fields: ClassVar[tuple[str, ...]] = ("sql",)
+    by_job: ClassVar[bool | str] = True
 
     sql: str = parameter(templated=True, renderer="sql")
     where: str | None = parameter(default=None, templated=True, renderer="sql")
+    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,36 +64,25 @@ class DeltaStageSqlOperator(DataFrameStage):
         check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
 
     def plan_stage(self, stage: StageView) -> SparkWork:
-        """Check the query, and plan the write.
+        """Check the query, and plan the write of its rows, and what it reads.
 
         :raises DeltaAnalysisException: if the SQL is not one query after statements that prepare it.
-        """
-        self._query = query = engine.SqlQuery.parse(self.sql, whose=self._whose)
-        if self.where is not None and not query.mentions(TABLE_VIEW):
-            raise DeltaIllegalArgumentException(
-                f"where={self.where!r} of {self._whose} says which rows {{{{ table }}}} has, and its SQL does not name it. Write "
-                "the condition into the query, or read the table with {{ table }}."
-            )
-        return super().plan_stage(stage)
-
-    def rows(self, spark: SparkSession, table: TableReader) -> DataFrame:
-        """Return the rows of the query.
-
         :raises DeltaTableNotFoundException: if it names ``{{ table }}``, and there is neither a table nor a schema.
         """
-        query = self._query
-        if query.mentions(TABLE_VIEW):
-            table.as_view(TABLE_VIEW, self.where)
-        table.others_as_views(query.mentions)
-        try:
-            for statement in query.preparation:
-                engine.run_query(spark, statement, whose=self._whose)
-            # As a subquery, where Spark's grammar allows nothing but a query: `WITH ... INSERT` would run at once.
-            text = f"SELECT * FROM ({query.query}\n)"  # noqa: S608
-            return engine.run_query(spark, text, whose=self._whose, parameters=self.parameters)
-        except engine.ParseException as error:
-            raise engine.not_a_query(self._whose, error) from error
+        whose = f"the stage {self.task_id!r}"
+        query = engine.SqlQuery.parse(self.sql, whose=whose)
+        if self.where is not None and not query.mentions(TABLE_VIEW):
+            raise DeltaIllegalArgumentException(
+                f"where={self.where!r} of {whose} says which rows {{{{ table }}}} has, and its SQL does not name it. Write "
+                "the condition into the query, or read the table with {{ table }}."
+            )
+        views = plan_views(stage, self.hold(ReadVersions).tables(self.opened), query.text, self.where)
+        given = QueryArguments(preparation=query.preparation, query=query.query, parameters=parameters_as_json(self.parameters))
+        return WriteOptions.of(self).plan(stage, options=self.write_options, query=given, **views.fields())
 
-    @property
-    def _whose(self) -> str:
-        return f"the stage {self.task_id!r}"
+    def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
+        """Run the query in a session of the task.
+
+        :raises SchemaMismatchException: if its rows do not fit the table.
+        """
+        return request, self.hold(TaskSession).run(stage.log, request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
@@ -51,6 +51,8 @@ class DeltaStageSparkSubmitOperator(
     :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.application.ApplicationParameters`,
     :class:`~airflow_delta.tasks.stage.write_options.WriteParameters` and of Airflow's ``SparkSubmitOperator``.
     """
+
+    by_job: ClassVar[bool | str] = "submits an application itself: without an operator, a program of yours writes rows"
 
     spark_conn_id: str = parameter(default="spark_default", templated=True)
     package_uri: str | None = parameter(default=None, templated=True)

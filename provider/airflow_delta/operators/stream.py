@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import Asset, AssetAlias, get_current_context
@@ -71,6 +71,7 @@ class DeltaStreamOperator(DeltaOperator, SessionParameters, PythonOperator):
     The other parameters are those of :class:`~airflow_delta.tasks.spark.session.SessionParameters`.
     """
 
+    by_job: ClassVar[bool | str] = "commits each batch of a stream by itself, in a session of the worker"
     default_retry_policy = REFUSALS
     emits_table = True
 

@@ -1,6 +1,6 @@
 """What a failed task leaves for the pages: its error, which Airflow itself keeps in the log of the task only.
 
-A listener of Airflow, called on the worker when a task has failed for good, or begins. It does something only in Dags with a
+A listener of Airflow, called on the worker when a task has failed, or begins. It does something only in Dags with a
 transaction, but for any of their tasks: an extraction, an audit of one's own, and an approval end one as well as a stage does.
 """
 
@@ -19,41 +19,36 @@ logger = logging.getLogger(__name__)
 
 @hookimpl
 def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any) -> None:  # noqa: ARG001 - as Airflow calls it
-    """Leave the error in the task's state store; never fails."""
+    """Log what the job of the task reports, and leave the error in the task's state store; never fails."""
     # The API server and the scheduler report what they have marked as failed, without an error.
     if not is_running_task(task_instance) or not isinstance(error, BaseException):
         return
-    if task_instance.state != "failed":  # Airflow retries it, and has already closed the state store of this try
-        return
     try:
-        if _has_transaction(task_instance.task):
-            leave_note(task_instance.get_template_context(), task_instance.task, error)
+        if not _has_transaction(task_instance.task):
+            return
+        context = task_instance.get_template_context()
+        error = _on_worker().failed(context, error)
+        if task_instance.state == "failed":  # if Airflow retries it, it has already closed the state store of this try
+            leave_note(context, task_instance.task, error)
     except Exception:
         logger.warning("Could not leave the error for the table's page", exc_info=True)
 
 
 @hookimpl
 def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  # noqa: ARG001 - as Airflow calls it
-    """Note what is before a task of a transaction, and warn in the log of one cleared alone after an abort; never fails."""
+    """Note what is before a task of a transaction, have one in a job forget another plan, and warn of an abort; never fails."""
     try:
-        if not is_running_task(task_instance) or not _has_transaction(task_instance.task):
-            return
-        from airflow_delta.tasks import ended
-        from airflow_delta.tasks.checks import seen
-
-        context = task_instance.get_template_context()
+        if is_running_task(task_instance) and _has_transaction(task_instance.task):
+            task = task_instance.task
+            _on_worker().begins(task_instance.get_template_context(), task, is_own=_is_own(task))
     except Exception:
         logger.warning("Could not look at what this task has before it", exc_info=True)
-        return
-    try:
-        seen.note_seen(context)
-    except Exception:
-        logger.warning("Could not note what this task has before it", exc_info=True)
-    try:
-        if int(task_instance.try_number) > 1 and not _is_own(task_instance.task):
-            ended.warn_of_abort(task_instance.task, context)
-    except Exception:
-        logger.debug("Could not look at the transaction of this task", exc_info=True)
+
+
+def _on_worker() -> Any:
+    from airflow_delta.plugins import on_worker
+
+    return on_worker
 
 
 def _is_own(task: Any) -> bool:

@@ -36,7 +36,7 @@ class DeltaTableVersionSensor(NextSensor):
     that has one of the operations, touched one of the partitions, and changed rows.
 
     Returns the commit as JSON, the same in every mode: the fields of
-    :class:`~airflow_delta.table.observe.observe.CommitSummary` (``version``, ``timestamp``, ``operation``, ``partitions``,
+    :class:`~airflow_delta.table.observe.commit_summary.CommitSummary` (``version``, ``timestamp``, ``operation``, ``partitions``,
     ``num_records``, ``tags``, ...) with ``observed_version`` (the latest one), ``table``, ``table_identity`` (its id) and
     ``dedupe_key``. The XCom ``delta_table_version`` has only the version number, for reads at that version.
 

@@ -13,7 +13,7 @@ from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.contract.table_rules import broken_rule
 from airflow_delta.exceptions import SchemaMismatchException
-from airflow_delta.spark.older_spark import check_type, try_cast
+from airflow_delta.spark.older_spark import try_cast
 from airflow_delta.spark.row_errors import RowChecks
 
 if TYPE_CHECKING:
@@ -78,7 +78,6 @@ def _is_aligned(given: Json, target: Json) -> bool:
 
 def spark_type(data_type: schemas.Type) -> DataType:
     """Return PySpark's form of a type in JSON form."""
-    check_type(data_type)
     struct = StructType.fromJson(
         {"type": "struct", "fields": [{"name": "x", "type": data_type, "nullable": True, "metadata": {}}]}
     )

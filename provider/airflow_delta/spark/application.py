@@ -11,6 +11,7 @@ import re
 import sys
 import tempfile
 
+import pyspark
 from pyspark.sql import SparkSession
 
 PACKAGE_ARGUMENT = "--delta-package"
@@ -19,6 +20,8 @@ PACKAGE_ARGUMENT = "--delta-package"
 
 def main() -> None:
     """Run the operation and write the report beside the staged files."""
+    if tuple(map(int, pyspark.__version__.split(".")[:2])) < (3, 5):
+        sys.exit(f"This program needs Spark 3.5 or newer, and this is Spark {pyspark.__version__}.")
     # A service that made the session ends it, too.
     is_own = SparkSession.getActiveSession() is None
     spark = SparkSession.builder.getOrCreate()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark import errors
@@ -13,9 +11,10 @@ from pyspark.sql.types import BooleanType, DateType, NullType, TimestampNTZType,
 from airflow_delta.contract.audit import AuditArguments, SqlAnswer, SqlCheck
 from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.spark.older_spark import error_of_values
 from airflow_delta.spark.queries import run_query
-from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.spark.session_settings import session_settings
+from airflow_delta.spark.source_views import temporary_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,24 +33,11 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
     """
     arguments = AuditArguments.of(request)
     plans = {name: ScanPlan.from_dict(plan) for name, plan in arguments.views.items()}
-    with _views(spark, plans):
+    with temporary_views(spark, plans):
         answers = [query_answer(spark, check).to_dict() for check in arguments.checks]
     return StageReport(
         transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt, answers=tuple(answers)
     )
-
-
-@contextmanager
-def _views(spark: SparkSession, plans: dict[str, ScanPlan]) -> Iterator[None]:
-    made: list[str] = []
-    try:
-        for name, plan in plans.items():
-            read_scan_plan(spark, plan).createOrReplaceTempView(name)
-            made.append(name)
-        yield
-    finally:
-        for name in made:
-            spark.catalog.dropTempView(name)
 
 
 def query_answer(spark: SparkSession, check: SqlCheck) -> SqlAnswer:
@@ -69,9 +55,11 @@ def query_answer(spark: SparkSession, check: SqlCheck) -> SqlAnswer:
     try:
         with session_settings(spark, _VIEWS_ONLY):  # until the answer is there: Spark Connect parses a text when it runs
             return _answer(check, run_query(spark, check.sql, whose=f"the check {check.name!r}"))
-    except wrong as error:
-        text = " ".join(str(error).split("\n\nJVM stacktrace")[0].split())
-        return SqlAnswer(name=check.name, problem=f"the query failed: {text[:MAX_MESSAGE]}")
+    except Exception as error:
+        text = str(error).split("\n\nJVM stacktrace")[0] if isinstance(error, wrong) else error_of_values(error)
+        if text is None:
+            raise
+        return SqlAnswer(name=check.name, problem=f"the query failed: {' '.join(text.split())[:MAX_MESSAGE]}")
 
 
 def _answer(check: SqlCheck, df: DataFrame) -> SqlAnswer:

@@ -25,7 +25,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 
 from airflow_delta.contract.options import REQUEST_ARGUMENT, REQUEST_PROPERTY, SECRET_PROPERTY
-from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.request import StageReport, StageRequest, is_report_of
 from airflow_delta.contract.sealed import sealed, unsealed
 from airflow_delta.contract.spark_paths import escape_glob
 from airflow_delta.contract.staging_directory import REPORT_DIRECTORY
@@ -179,7 +179,7 @@ class DeltaStage:
         for row in rows:
             with contextlib.suppress(ValueError, DeltaError):  # a damaged one is for the worker to refuse
                 report = StageReport.from_dict(unsealed(str(row[0]), "A report of this stage"))
-                if report.error_class is None:
+                if report.error_class is None and is_report_of(report, self.request):
                     return report
         return None
 
@@ -223,9 +223,17 @@ def _given_request(spark: SparkSession) -> str | None:
 
 def _parsed(spark: SparkSession, text: str) -> Mapping[str, Any]:
     if not text.lstrip().startswith("{"):
-        rows = spark.read.option("wholetext", "true").text(escape_glob(text)).collect()
+        try:
+            rows = spark.read.option("wholetext", "true").text(escape_glob(text)).collect()
+        except AnalysisException as error:
+            if spark_condition(error) != "PATH_NOT_FOUND":
+                raise
+            rows = []
         if not rows:
-            raise StagingException(f"The request of this stage is not at {text}; its transaction may have been aborted")
+            raise StagingException(
+                f"The request of this stage is not at {text}: its transaction has ended, by a commit or an abort. Clear the task "
+                "that plans the stage, with everything downstream."
+            )
         text = str(rows[0][0])
     try:
         value = unsealed(text, "The request of this stage")

@@ -25,6 +25,7 @@ from airflow_delta.spark.merge_rewrite import MergeRewrite, TouchedFile
 from airflow_delta.spark.merge_source import SOURCE_ROW, MergeSource
 from airflow_delta.spark.read import FILE_COLUMN, MAX_BROADCAST_WORDS, ROW_COLUMN, read_plan_files
 from airflow_delta.spark.rewrite import FILE, NUMBER, WORD, file_of, files_by_uri, row_errors
+from airflow_delta.spark.scd2 import versions_to_merge
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,7 +35,9 @@ _BY_SOURCE_UPDATED, _BY_SOURCE_DELETED = "by_source_updated", "by_source_deleted
 
 
 def run(spark: SparkSession, request: StageRequest, source: DataFrame) -> StageReport:
-    """Merge the rows of a source into the table."""
+    """Merge the rows of a source into the table, or the versions that they make."""
+    if (history := MergeArguments.of(request).history) is not None:
+        source = versions_to_merge(spark, request, history, source)
     work = MergeRewrite(spark, request)
     with row_errors(work):
         merge = _Merge(work, source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,15 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from airflow_delta.contract.schema import VARIANT, Type
-from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkVersionException
+from airflow_delta.contract.spark_versions import check_request, check_scan
+from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
+
+    from airflow_delta.contract.payloads import ScanPlan
+    from airflow_delta.contract.request import StageRequest
 
 IS_OLDER = int(pyspark.__version__.split(".")[0]) < 4
 """Whether this is PySpark 3.5."""
@@ -24,16 +27,34 @@ IS_OLDER = int(pyspark.__version__.split(".")[0]) < 4
 METADATA = "_metadata"
 
 
-def check_type(data_type: Type) -> None:
-    """Refuse a type that this Spark does not have.
+_OF_VALUES = r"org\.apache\.spark\.Spark(?:Arithmetic|ArrayIndexOutOfBounds|DateTime|NumberFormat)Exception: ([^\n]*)"
 
-    :param data_type: in Spark's JSON form.
-    :raises SparkVersionException: if it is a variant, or has one inside.
+
+def check_work(request: StageRequest) -> None:
+    """Refuse the work of a request that this Spark cannot do.
+
+    :raises SparkVersionException: if the table has a variant, or files to read are from before a type was widened.
     """
-    if IS_OLDER and json.dumps(VARIANT) in json.dumps(data_type):
-        raise SparkVersionException(
-            f"Spark {pyspark.__version__} has no variants, and the table has a column of that type. Run this stage on Spark 4."
-        )
+    if IS_OLDER:
+        check_request(pyspark.__version__, request)
+
+
+def check_plan(plan: ScanPlan) -> None:
+    """Refuse a scan that this Spark cannot do.
+
+    :raises SparkVersionException: if there is a variant, or a column whose type was widened.
+    """
+    if IS_OLDER:
+        check_scan(pyspark.__version__, plan)
+
+
+def error_of_values(error: BaseException) -> str | None:
+    """Return what Spark 3.5 says of values that a query cannot compute, such as a division by zero; ``None`` of all else.
+
+    There the error of a task is one of the gateway; Spark 4 raises the query's own.
+    """
+    found = re.search(_OF_VALUES, str(error)) if IS_OLDER else None
+    return None if found is None else found[1]
 
 
 def try_cast(column: Column, wanted: DataType) -> Column:

@@ -25,7 +25,7 @@ from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_plan_files
 from airflow_delta.spark.row_errors import RowChecks
 from airflow_delta.spark.row_ids import read_with_row_ids, row_id_fields
 from airflow_delta.spark.session_settings import WRITE_SETTINGS, session_settings
-from airflow_delta.spark.write import physical_names, write_files
+from airflow_delta.spark.table_files import physical_names, write_files
 from airflow_delta.spark.written_files import written_files
 from airflow_delta.spark.zorder import along_curve
 

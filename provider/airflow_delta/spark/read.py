@@ -1,7 +1,7 @@
 """Read a table at a version as a DataFrame: exactly the files of a scan plan, with the partition values of the log.
 
 Rows marked by a deletion vector are left out. Columns are found in files by the table's column mapping. Widened types need no
-work here: Spark's Parquet reader returns the values of older files in the table's type.
+work here: the Parquet reader of Spark 4 returns the values of older files in the table's type, and Spark 3.5 is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_delta.contract.spark_paths import data_file_uri, escape_glob, is_en
 from airflow_delta.exceptions import StagingException
 from airflow_delta.spark.align import spark_name, spark_type
 from airflow_delta.spark.layout import Layout
-from airflow_delta.spark.older_spark import metadata_column
+from airflow_delta.spark.older_spark import check_plan, metadata_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -68,7 +68,9 @@ def read_plan_files(
     :param file_column: add :data:`FILE_COLUMN`.
     :param row_column: add :data:`ROW_COLUMN`.
     :param marked_rows: of files with a deletion vector, return the marked rows instead of the others.
+    :raises SparkVersionException: if this is Spark 3.5, and it cannot read them.
     """
+    check_plan(plan)
     layout = Layout(plan)
     if not files:
         empty = StructType.fromJson({"type": "struct", "fields": layout.fields})

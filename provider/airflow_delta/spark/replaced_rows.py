@@ -22,7 +22,7 @@ from airflow_delta.spark.key_values import bounds_of, key_values, measures
 from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.read import FILE_COLUMN, read_plan_files
 from airflow_delta.spark.row_ids import read_with_row_ids
-from airflow_delta.spark.write import read_again
+from airflow_delta.spark.table_files import read_again
 from airflow_delta.spark.written_files import check_read_back
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from airflow_delta.spark.row_checks import checked
 from airflow_delta.spark.row_errors import RowChecks
 from airflow_delta.spark.row_ids import read_with_row_ids, row_id_fields
 from airflow_delta.spark.session_settings import WRITE_SETTINGS, session_settings
-from airflow_delta.spark.write import physical_names, write_files, write_inserts
+from airflow_delta.spark.table_files import physical_names, write_files, write_inserts
 from airflow_delta.spark.written_files import check_read_back, save, written_files
 
 if TYPE_CHECKING:

@@ -26,7 +26,9 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.spark.errors import useful_line
+from airflow_delta.spark.older_spark import check_work
 from airflow_delta.spark.queries import run_query
+from airflow_delta.spark.source_views import source_views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,16 +56,19 @@ def run_operation(spark: SparkSession, request: StageRequest, source: DataFrame 
     :param source: source rows of a MERGE; default: those that the request names.
     :raises StagingException: if nothing here does that operation.
     :raises DeltaIllegalArgumentException: if the operation needs a source and has none, or has one and needs none.
+    :raises SparkVersionException: if this is Spark 3.5, which lacks what the table needs.
     """
+    check_work(request)
     work = work_of(request.operation)
     if work is None:
         raise StagingException(f"There is no Spark work for {request.operation!r} (stage {request.stage} of {request.table})")
-    if "source" not in inspect.signature(work).parameters:
-        if source is not None:
-            raise request.error(DeltaIllegalArgumentException, f"{request.operation} takes no source (stage {request.stage})")
-        report = work(spark, request)
-    else:
-        report = work(spark, request, _named_source(spark, request) if source is None else source)
+    with source_views(spark, request):  # until it has run: Spark Connect looks a view up when its rows are read
+        if "source" not in inspect.signature(work).parameters:
+            if source is not None:
+                raise request.error(DeltaIllegalArgumentException, f"{request.operation} takes no source (stage {request.stage})")
+            report = work(spark, request)
+        else:
+            report = work(spark, request, _named_source(spark, request) if source is None else source)
     if not isinstance(report, StageReport):
         raise request.error(DeltaError, f"{request.operation} left no report")
     return report
@@ -108,7 +113,7 @@ def secret_options(spark: SparkSession, request: StageRequest) -> dict[str, str]
 def _named_source(spark: SparkSession, request: StageRequest) -> DataFrame:
     """Return the source named in the arguments."""
     named = SourceArguments.of(request).source or {}
-    secrets = secret_options(spark, request) if named.get(CONNECTION) else {}
+    secrets = secret_options(spark, request) if named.get(CONNECTION) and not named.get("sql") else {}
     if (source := read_source(spark, named, secrets)) is not None:
         return source
     raise request.error(

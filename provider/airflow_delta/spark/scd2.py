@@ -6,6 +6,7 @@ which those that change something begin a version, and the next such event ends 
 
 from __future__ import annotations
 
+import json
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -13,21 +14,55 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from airflow_delta.contract.payloads import Json
-from airflow_delta.contract.scd2 import ACTION, HISTORY_DELETE, HISTORY_INSERT, HISTORY_NOTHING, HISTORY_UPDATE, HistoryColumns
+from airflow_delta.contract.request import StageRequest
+from airflow_delta.contract.scd2 import (
+    ACTION,
+    HISTORY_DELETE,
+    HISTORY_INSERT,
+    HISTORY_NOTHING,
+    HISTORY_UPDATE,
+    HistoryArguments,
+    HistoryColumns,
+)
 from airflow_delta.contract.schema import fields_by_name, find_field, nullable, written_schema
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, SchemaMismatchException
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+    SchemaMismatchException,
+    StagingException,
+)
 from airflow_delta.spark.align import align, spark_name, spark_type, spark_value
+from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.spark.row_errors import RowChecks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 _AT, _GONE, _VALUES, _RANK, _BEGINS, _RUN, _SEEN, _NEXT, _OK, _KEY = (
     f"__airflow_delta_{name}" for name in ("at", "gone", "values", "rank", "begins", "run", "seen", "next", "ok", "key")
 )
+
+
+def versions_to_merge(spark: SparkSession, request: StageRequest, history: HistoryArguments, source: DataFrame) -> DataFrame:
+    """Return what a MERGE that keeps a history merges: the versions of the source's keys that begin, change and go.
+
+    :param source: rows of the author.
+    """
+    plan = request.rewrite
+    if plan is None or plan.predicate is not None or request.schema_string is None:
+        raise request.error(StagingException, f"The history of stage {request.stage} was not planned with all rows of the table.")
+    schema = json.loads(request.schema_string)
+    computed = History(history.columns, schema, table=request.table, version=request.read_version)
+    return computed.source(
+        read_scan_plan(spark, plan),
+        source,
+        effective_at=history.effective_at,
+        deleted=history.deleted,
+        full_snapshot=history.full_snapshot,
+    )
 
 
 class History:

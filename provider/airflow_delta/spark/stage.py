@@ -19,13 +19,14 @@ from airflow_delta.contract.zones import zone_of_directories
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark.align import align
 from airflow_delta.spark.computed_columns import default_values, with_generated, with_identities
+from airflow_delta.spark.older_spark import check_work
 from airflow_delta.spark.optimized_write import file_sizes, rebalanced
 from airflow_delta.spark.replaced_rows import ReplacedRows
 from airflow_delta.spark.row_checks import checked
 from airflow_delta.spark.row_errors import RowChecks
 from airflow_delta.spark.row_ids import row_id_fields
 from airflow_delta.spark.session_settings import WRITE_SETTINGS, session_settings
-from airflow_delta.spark.write import physical_names, write_files, write_inserts
+from airflow_delta.spark.table_files import physical_names, write_files, write_inserts
 from airflow_delta.spark.written_files import written_files
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
     :raises InvariantViolationException: if a NOT NULL column would get a null, or a row breaks a constraint of the table.
     :raises IdentityInsertException: if the DataFrame has values for a column that is GENERATED ALWAYS.
     :raises ReplaceWhereMismatchException: if a row does not satisfy the ``replaceWhere`` predicate.
+    :raises SparkVersionException: if this is Spark 3.5, which lacks what the table needs.
     """
+    check_work(request)
     arguments, data = WriteArguments.of(request), df.schema.jsonValue()
     check_contract(data, request)
     target = target_schema(data, request)

@@ -2,10 +2,10 @@ from airflow_delta.table.abort import abort_transaction as abort_transaction
 from airflow_delta.table.audit.audited_table import AuditedTable as AuditedTable
 from airflow_delta.table.changes.plan import plan_changes as plan_changes
 from airflow_delta.table.commit.publish import publish as publish
+from airflow_delta.table.observe.commit_summary import CommitSummary as CommitSummary
+from airflow_delta.table.observe.commit_summary import commits_after as commits_after
+from airflow_delta.table.observe.commit_summary import recent_commits as recent_commits
 from airflow_delta.table.observe.describe import describe as describe
-from airflow_delta.table.observe.observe import CommitSummary as CommitSummary
-from airflow_delta.table.observe.observe import commits_after as commits_after
-from airflow_delta.table.observe.observe import recent_commits as recent_commits
 from airflow_delta.table.operations.maintenance import maintain as maintain
 from airflow_delta.table.start.begin import begin as begin
 from airflow_delta.table.state.open_transactions import list_transactions as list_transactions

@@ -57,11 +57,14 @@ class DeltaOperator(Parameters, AirflowTask):
     :param kwargs: declared parameters, and those of any Airflow task.
     :cvar sql_fields: template fields in which ``{{ table }}`` is :data:`TABLE_VIEW`.
     :cvar bound_fields: template fields with SQL whose named parameters Spark gets as arguments.
+    :cvar by_job: whether a request describes all of the task's work on Spark, so that any job can do it (``delta_job``); a text
+        says why not, after "which"; ``None``: there is no such work.
     :cvar emits_table: whether a task that commits by itself has the asset of its table as outlet, unless it is given others.
     """
 
     sql_fields: ClassVar[tuple[str, ...]] = ()
     bound_fields: ClassVar[tuple[str, ...]] = ()
+    by_job: ClassVar[bool | str | None] = None
     emits_table: ClassVar[bool] = False
 
     def __init__(self, **kwargs: Any) -> None:

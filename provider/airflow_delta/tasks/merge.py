@@ -1,4 +1,4 @@
-"""What the tasks that merge share: the MERGE without its source, and what the SQL of a source may read."""
+"""What the tasks that merge share: the MERGE without its source."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from airflow_delta import engine
 from airflow_delta.contract.choices import Given, is_literal
 from airflow_delta.contract.kinds import TRUTH
 from airflow_delta.contract.merge import clauses_problem, when_matched_update, when_not_matched_insert
-from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.base import TABLE_VIEW, Part
+from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.declared import Parameters, parameter
-from airflow_delta.tasks.operation import DeltaTableOperator
-from airflow_delta.tasks.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import StagedWrite
@@ -58,16 +55,16 @@ class MergeParameters(Parameters):
 class MergeStatement(Part, MergeParameters):
     """The part of a task that merges: the MERGE without its source."""
 
-    def plan(self, stage: StageView, source: Mapping[str, Any] | None) -> SparkWork | StagedWrite:
+    def plan(self, stage: StageView, **source: Any) -> SparkWork | StagedWrite:
         """Plan the MERGE.
 
-        :param source: the source if the request names it.
+        :param source: what the request says of the source, as of :func:`~airflow_delta.table.operations.merge.plan.plan_merge`.
         """
         return engine.plan_merge(
             stage,
             condition=self.condition,
             clauses=self.clauses or (),
-            source=source,
+            **source,
             source_alias=self.source_alias,
             target_alias=self.target_alias,
             merge_schema=self.merge_schema,
@@ -82,26 +79,3 @@ def _is_literal_clause(clause: Any) -> bool:
     return all(is_literal(clause.get(name, "")) for name in ("kind", "action")) and all(
         value is None or isinstance(value, str | Mapping) for value in clause.values()
     )
-
-
-_READ_BY = {"read_versions": "other", "new_rows": "new_rows"}
-
-
-def check_reads_in_sql(task: DeltaTableOperator, source: Any) -> None:
-    """Refuse ``read_versions`` and ``new_rows`` of a task whose source cannot read them.
-
-    :raises DeltaIllegalArgumentException: if the source is not SQL in a session of the task.
-    """
-    given = next((name for name in ("read_versions", "new_rows") if getattr(task, name, None) is not None), None)
-    if given is None:
-        return
-    if callable(source) or (isinstance(source, Mapping) and not source.get("sql")) or SparkRunner.of(task).submits:
-        raise DeltaIllegalArgumentException(
-            f"The task {task.task_id!r} has {given}: views for the SQL of a source, in a session of the task. Its source is not "
-            f"such SQL. Use @task.delta_merge, whose function reads table.{_READ_BY[given]}(...), or leave {given} out."
-        )
-
-
-def reads_table(named: Mapping[str, Any]) -> bool:
-    """Return whether the SQL of a source names ``{{ table }}``."""
-    return TABLE_VIEW in str(named.get("sql") or "").lower()

@@ -12,7 +12,7 @@ from airflow_delta.airflow_internals import tasks as airflow_tasks
 from airflow_delta.assets.events import names_its_commit
 from airflow_delta.contract.partition_events import MANY, PartitionEvents
 from airflow_delta.contract.tags import PARTITION_EVENTS_TAG
-from airflow_delta.dag_checks import events_problem
+from airflow_delta.dag_rules.partition_events import events_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import Any
 
 from airflow.sdk import TriggerRule
 
-from airflow_delta.dag_checks import HANDS_ON, parent_defaults
+from airflow_delta.dag_checks import HANDS_ON
+from airflow_delta.dag_rules.arguments import parent_defaults
 
 _WITHOUT_OUTLETS = ("start", "job", "audit", "audit_publication", "abort")
 

@@ -92,12 +92,14 @@ def _skipped_by(context: Context, before: Mapping[tuple[str, int], str | None]) 
     ti: Any = context["ti"]
     names = sorted({task_id for task_id, _ in before})
     branches = {name for name in names if any(ti.xcom_pull(task_ids=[name], key=skip_key()) or ())}
+    tasks_of = context["dag"].task_dict
     skipped = {task_id for (task_id, _), state in before.items() if state == "skipped"}
-    tasks = [context["dag"].task_dict[task_id] for task_id in skipped]
+    tasks = [tasks_of[task_id] for task_id in skipped]
     mapped = [task for task in tasks if task.is_mapped or task.get_closest_mapped_task_group() is not None]
     over_nothing = {task.task_id for task in mapped if not skipped & task.upstream_task_ids}
     ran = {found["task_id"] for found in ti.get_task_breadcrumbs(ti.dag_id, ti.run_id) if found["duration"]}
-    return sorted(branches | over_nothing | (skipped & ran))
+    idle = {name for name in skipped if role_of(tasks_of[name]) == "job"}  # nothing was left to do for a job
+    return sorted((branches | over_nothing | (skipped & ran)) - idle)
 
 
 def _commit_before(abort: Any, context: Context) -> Any:

@@ -21,7 +21,7 @@ from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.log.storage.base import UNKNOWN
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.masking import masked_settings
-from airflow_delta.table.observe.observe import commit_statuses, commit_summary, observe_files
+from airflow_delta.table.observe.commit_summary import commit_statuses, commit_summary, observe_files
 from airflow_delta.table.state.open_transactions import list_transactions
 from airflow_delta.ui.limits import check_size
 from airflow_delta.ui.metadata import told_metadata

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
-import pyspark
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import dag, task
 
 from airflow_delta import delta_job, delta_transaction
+from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
+from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
+from airflow_delta.operators.sql import DeltaStageSqlOperator
+from support.job_spark import job_environment, spark_home
 
 ROOT = os.environ["DELTA_EXAMPLES"]
-SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 PROGRAM = str(Path(__file__).parents[1] / "jobs" / "with_package.py")
 
 
 def submit(application, arguments, *more):
     """Run a program as a service does: with Python and PySpark, and none of this process's modules."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "PYTHONPATH"))}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false", *more, application, *arguments]
-    subprocess.run(command, env=environment, check=True, timeout=600)
+    command = [spark_home() / "bin" / "spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    with tempfile.TemporaryDirectory() as home:
+        subprocess.run(
+            [*command, *more, application, *arguments], env=job_environment(Path(home)), cwd=home, check=True, timeout=600
+        )
 
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
@@ -95,7 +99,42 @@ def job_without_work():
         run()
 
 
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def job_history():
+    """Versions of a source that reads the table, and an audit of them by another job."""
+    with delta_transaction("txn", table=f"{ROOT}/job_history"):
+        with delta_job(
+            "versions",
+            DeltaScd2MergeOperator,
+            source="SELECT id, v || '!' AS v, DATE'2026-01-05' AS at FROM {{ table }}",
+            keys="id",
+            effective_at="at",
+        ) as versions:
+            task(submit, task_id="run")(versions.application, versions.arguments)
+        with delta_job(
+            "audit",
+            DeltaAuditOperator,
+            checks={"one is current": "SELECT count(*) = 2, count(*) AS n FROM result WHERE is_current"},
+            rows_change={"max_ratio": 2},
+        ) as audit:
+            task(submit, task_id="run")(audit.application, audit.arguments)
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def job_sources():
+    """Rows of a query, and of files."""
+    with delta_transaction("txn", table=f"{ROOT}/job_sources"):
+        with delta_job("query", DeltaStageSqlOperator, sql="SELECT id + 10 AS id, v FROM {{ table }}", where="id > 1") as query:
+            task(submit, task_id="run")(query.application, query.arguments)
+        with delta_job(
+            "files", DeltaCopyIntoOperator, source=f"{ROOT}/job_source_files", format="csv", format_options={"header": "true"}
+        ) as files:
+            task(submit, task_id="run")(files.application, files.arguments)
+
+
 job_operations()
+job_history()
+job_sources()
 job_program()
 job_for_nothing()
 job_without_work()

@@ -27,7 +27,7 @@ from airflow_delta.table.stage.plan_alter import plan_alter
 from airflow_delta.table.stage.plan_create import plan_create
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_stage
-from airflow_delta.table.stage.write.job_files import put_request
+from airflow_delta.table.stage.write.job_runs import put_request
 from airflow_delta.table.stage.write.plan import plan_stage
 from faults.crash import publications
 from faults.crash import tasks as tasks

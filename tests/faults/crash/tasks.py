@@ -26,12 +26,12 @@ from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows, 
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
-from airflow_delta.table.positions.files.find import CopyIntoOptions, find_source_files
+from airflow_delta.table.positions.files.new_files import CopyIntoOptions, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern
 from airflow_delta.table.run import run_transaction
 from airflow_delta.table.stage.stage_view import SparkWork, open_stage
 from airflow_delta.table.stage.write.collect import collect_files, collect_stage
-from airflow_delta.table.stage.write.job_files import put_request, read_report
+from airflow_delta.table.stage.write.job_runs import put_request, read_report
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.table.start.begin import begin
 from airflow_delta.transaction import CommitPolicy, Operation

@@ -29,7 +29,7 @@ from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors, wr
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.table.stage import stage_view
 from airflow_delta.table.stage.write.collect import collect_stage
-from airflow_delta.table.stage.write.job_files import put_request, read_report, read_request
+from airflow_delta.table.stage.write.job_runs import put_request, read_report, read_request
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.transaction import CommitPolicy, Operation
 from faults.damage.logs import LATEST, LOGS, OLDER, compact, make, state

@@ -102,14 +102,14 @@ def _map_index() -> Patches:
 
 
 def _key_only() -> Patches:
-    return {"table.start.outcome.commit_of_chain": _nothing}
+    return {"table.start.rerun_policy.commit_of_chain": _nothing}
 
 
 def _expired_is_new() -> Patches:
     def last_txn_version(_log: Any, snapshot: Any, app_id: str, _possible_since: Any) -> int | None:
         return snapshot.transaction_version(app_id)
 
-    return {"table.start.outcome.last_txn_version": last_txn_version}
+    return {"table.start.rerun_policy.last_txn_version": last_txn_version}
 
 
 def _suffix() -> Patches:

@@ -10,7 +10,7 @@ from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.arrow.source_files import read_arrow_files
-from airflow_delta.table.positions.files.find import SourceFiles
+from airflow_delta.table.positions.files.new_files import SourceFiles
 from airflow_delta.table.positions.files.records import LoadedFile
 
 

@@ -35,7 +35,7 @@ from airflow_delta.table.arrow import files
 from airflow_delta.table.arrow.row_checks import check_not_null
 from airflow_delta.table.arrow.table_rows import table_rows
 from airflow_delta.table.audit.audited_table import AuditedTable
-from airflow_delta.table.audit.statistics import statistics_checks
+from airflow_delta.table.audit.limit_checks import statistics_checks
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_create import plan_create
 from support import readers

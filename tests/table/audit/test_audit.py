@@ -34,8 +34,8 @@ from airflow_delta.log.actions.actions import encode_action
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.checks import audit_report
+from airflow_delta.table.audit.limit_checks import statistics_checks
 from airflow_delta.table.audit.sql_checks import judge_answers, parse_sql_checks, plan_sql_checks
-from airflow_delta.table.audit.statistics import statistics_checks
 from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.table.stage.plan_alter import plan_alter
 from support.actions import add, column, metadata, protocol, schema
@@ -597,7 +597,7 @@ def test_statistics_need_no_spark(filled):
 import json, sys
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.sql_checks import parse_sql_checks
-from airflow_delta.table.audit.statistics import statistics_checks
+from airflow_delta.table.audit.limit_checks import statistics_checks
 from airflow_delta.log import DeltaLog
 from airflow_delta.contract.payloads import TransactionHandle
 handle, staged = json.load(sys.stdin)

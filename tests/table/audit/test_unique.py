@@ -21,7 +21,7 @@ from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.held import HeldChecks
 from airflow_delta.table.audit.held_reads import held_queries, held_ratio, held_unique
-from airflow_delta.table.audit.statistics import statistics_checks
+from airflow_delta.table.audit.limit_checks import statistics_checks
 from airflow_delta.table.audit.unique import _KeyNumbers
 from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.transaction import CommitPolicy, Operation

@@ -51,7 +51,7 @@ from airflow_delta.table.commit import commit as commit_stages
 from airflow_delta.table.commit import publish as publishing
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.rewrite.delete import plan_delete
-from airflow_delta.table.stage.write.job_files import put_request
+from airflow_delta.table.stage.write.job_runs import put_request
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.transaction import CommitPolicy, events
 from support.actions import add, as_json, column, protocol, schema

@@ -19,8 +19,8 @@ from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.convert import convert_to_delta
-from airflow_delta.table.positions.files.find import CopyIntoOptions, SourceFiles, find_source_files
 from airflow_delta.table.positions.files.load import pinned_load
+from airflow_delta.table.positions.files.new_files import CopyIntoOptions, SourceFiles, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern
 from airflow_delta.table.positions.files.places import default_consumer
 from airflow_delta.table.positions.files.records import Loaded, LoadedFile, new_record

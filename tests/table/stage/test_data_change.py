@@ -24,7 +24,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.spark.rewrite import FILE, NUMBER, WORD
 from airflow_delta.table.audit.audited_table import AuditedTable
-from airflow_delta.table.audit.statistics import statistics_checks
+from airflow_delta.table.audit.limit_checks import statistics_checks
 from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize

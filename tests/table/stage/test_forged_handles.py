@@ -20,6 +20,7 @@ import pytest
 from airflow_delta.contract.audit import VIEWS
 from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.scd2 import HistoryArguments
 from airflow_delta.exceptions import (
     AppendOnlyException,
     ConstraintViolationException,
@@ -29,7 +30,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.arrow.table_rows import table_rows
 from airflow_delta.table.audit.audited_table import AuditedTable
-from airflow_delta.table.audit.statistics import statistics_checks
+from airflow_delta.table.audit.limit_checks import statistics_checks
 from airflow_delta.table.effects.diff import staged_diff
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.merge.scd2 import history_columns, plan_history
@@ -138,7 +139,9 @@ STAGES: dict[str, Callable[[StageView], Any]] = {
     "delete_partition": lambda stage: plan_delete(stage, predicate="day = '2026-01-01'"),
     "update": lambda stage: plan_update(stage, set={"text": "'b'"}, predicate="id = 1"),
     "merge": lambda stage: plan_merge(stage, condition="source.id = target.id", clauses=MERGE),
-    "history": lambda stage: plan_history(stage, history_columns(stage, keys=["id"])),
+    "history": lambda stage: plan_history(
+        stage, HistoryArguments(columns=history_columns(stage, keys=["id"]), effective_at="at")
+    ),
     "truncate": plan_truncate,
     "optimize": plan_optimize,
     "z_order": lambda stage: plan_optimize(stage, z_order_by=["id"]),

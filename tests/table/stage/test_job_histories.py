@@ -23,7 +23,7 @@ from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, Sta
 from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.operations.collect import collect_operation
 from airflow_delta.table.operations.vacuum.run import vacuum
-from airflow_delta.table.stage.write.job_files import put_request, read_report, read_request
+from airflow_delta.table.stage.write.job_runs import put_request, read_report, read_request
 from airflow_delta.table.stage.write.plan import plan_stage
 from support.table import Table
 

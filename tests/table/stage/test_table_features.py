@@ -117,7 +117,7 @@ def test_rows_that_a_join_drops_break_no_constraint(table):
 
 def test_a_constraint_violation_comes_back_from_a_job_elsewhere(table, tmp_path):
     from airflow_delta.spark import delta_stage
-    from airflow_delta.table.stage.write.job_files import put_request, read_report
+    from airflow_delta.table.stage.write.job_runs import put_request, read_report
     from airflow_delta.table.stage.write.plan import plan_stage
 
     create(table, column("a", "long"), **{"delta.constraints.pos": "a > 0"})

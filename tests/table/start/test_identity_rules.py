@@ -20,7 +20,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.table.start.begin import begin
-from airflow_delta.table.start.rerun import files_to_replace
+from airflow_delta.table.start.replaced_files import files_to_replace
 from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, TryChain, committed_earlier, standing_version
 from support.actions import SCHEMA, TABLE_ID, add, info, metadata, protocol, remove, txn
 from support.tables import commit_path, create_table, write_commit

@@ -26,7 +26,7 @@ from airflow_delta.log.actions.deletion_vectors import write_deletion_vectors
 from airflow_delta.table.abort import abort_transaction
 from airflow_delta.table.commit import publish as publishing
 from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
-from airflow_delta.table.stage.write.job_files import put_request
+from airflow_delta.table.stage.write.job_runs import put_request
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.table.state import open_transactions as listing
 from airflow_delta.table.state.open_transactions import TransactionState, list_transactions, transaction_state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -108,6 +109,12 @@ CREDENTIAL_ENDPOINTS = words("""
 ENDPOINTS = words("aws_endpoint_url aws_endpoint_url_s3 azure_storage_endpoint google_base_url")
 """Options that name the store itself."""
 
+_IN_HOST_NAMES = words("aws_region aws_default_region azure_storage_account_name")
+"""Options that the client writes into the name of the host that it asks, as they are."""
+
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{0,63}(?<!-)")
+"""A part of a host's name (RFC 1123); botocore takes no other regions."""
+
 NETWORK = words("proxy_url proxy_ca_certificate root_certificate allow_invalid_certificates")
 """Options that decide who may read the traffic."""
 
@@ -162,8 +169,8 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
     Options of other stores are left out, since one connection may serve several.
 
     :param whose: the connection that they come from, for errors.
-    :raises DeltaIllegalArgumentException: if no store knows an option, two spellings of one have different values, or an endpoint
-        is not a URL.
+    :raises DeltaIllegalArgumentException: if no store knows an option, two spellings of one have different values, an endpoint
+        is not a URL, or a region or an account cannot be part of a host's name.
     """
     store = store_kind(uri)
     if store is None:
@@ -179,6 +186,11 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
             continue
         if name in ENDPOINTS:
             value = endpoint_url(spelling, value, whose or f"table {uri}")
+        if name in _IN_HOST_NAMES and not _LABEL.fullmatch(value):
+            raise DeltaIllegalArgumentException(
+                f"{name} of {whose or f'table {uri}'} is {value!r}, which cannot be part of a host's name: requests would go to "
+                "another host. It has letters, digits and hyphens only, such as eu-west-1."
+            )
         if name in found and found[name] != value:
             raise DeltaIllegalArgumentException(
                 f"The storage options of {whose or f'table {uri}'} set {name} twice, to different values: as {given[name]!r} and "

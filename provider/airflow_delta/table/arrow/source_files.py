@@ -22,7 +22,7 @@ from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared,
 
 if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructType
-    from airflow_delta.table.positions.files.find import SourceFiles
+    from airflow_delta.table.positions.files.new_files import SourceFiles
     from airflow_delta.table.positions.files.records import LoadedFile
 
 _THREADS = 8

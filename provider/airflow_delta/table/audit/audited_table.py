@@ -1,6 +1,6 @@
 """The table before and after the commit of some stages, as the checks of an audit see it.
 
-Checks by statistics (:mod:`airflow_delta.table.audit.statistics`) and in SQL judge the version that the transaction reads, not
+Checks by statistics (:mod:`airflow_delta.table.audit.limit_checks`) and in SQL judge the version that the transaction reads, not
 what others commit until the transaction does.
 """
 

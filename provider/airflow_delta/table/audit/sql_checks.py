@@ -7,15 +7,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_delta.contract.audit import BEFORE, FAIL, RESULT, STAGED, VIEWS, AuditArguments, AuditCheck, SqlAnswer, SqlCheck
+from airflow_delta.contract.audit import (
+    AUDIT_OPERATION,
+    BEFORE,
+    FAIL,
+    RESULT,
+    STAGED,
+    VIEWS,
+    AuditArguments,
+    AuditCheck,
+    AuditReport,
+    SqlAnswer,
+    SqlCheck,
+    stages_of,
+)
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.queries import check_query
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import ChecksOutdatedException, DeltaIllegalArgumentException, StagingException
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.checks import by_name, check_severity
+from airflow_delta.table.stage.attempt import check_report
 from airflow_delta.table.stage.stage_view import open_stage
-
-OPERATION = "AUDIT"
 
 
 def parse_sql_checks(checks: Mapping[str, Any] | None, *, on_failure: str = FAIL) -> list[SqlCheck]:
@@ -45,9 +58,11 @@ def plan_sql_checks(
     map_index: int = -1,
     attempt: str,
     spark_table_uri: str | None = None,
+    report: AuditReport | None = None,
 ) -> StageRequest:
     """Return what Spark is asked: the checks, and a scan of every view that one of them names.
 
+    :param report: what was found without Spark, for :func:`collect_audit`.
     :param attempt: unique name of this execution (:func:`airflow_delta.contract.staging_directory.new_attempt`).
     """
     text = "\n".join(check.sql for check in checks)
@@ -62,8 +77,41 @@ def plan_sql_checks(
         spark_table_uri=spark_table_uri,
     )
     return replace(stage, given_target=table.target).request(
-        AuditArguments(checks=tuple(checks), views=views), operation=OPERATION, mode="audit"
+        AuditArguments(checks=tuple(checks), views=views, report=None if report is None else report.to_dict()),
+        operation=AUDIT_OPERATION,
+        mode="audit",
     )
+
+
+def collect_audit(
+    handle: TransactionHandle, request: StageRequest, answers: StageReport, staged: Sequence[StagedWrite]
+) -> AuditReport:
+    """Return the outcome of an audit whose queries a job has answered, elsewhere and some time ago.
+
+    :param request: planned with the report of what was found without Spark.
+    :param staged: what there is to audit now.
+    :raises StagingException: if request or answers are not of such an audit.
+    :raises ChecksOutdatedException: if stages have run again since it was planned.
+    """
+    arguments = AuditArguments.of(request) if request.operation == AUDIT_OPERATION else None
+    if arguments is None or arguments.report is None:
+        raise handle.error(StagingException, f"The request of {request.stage} is one of {request.operation!r}, and no audit.")
+    check_report(handle, request, answers)
+    report = AuditReport.from_dict(arguments.report)
+    if report.stages != stages_of(staged):
+        raise handle.error(
+            ChecksOutdatedException,
+            f"Stages of table {handle.table} have run again since the audit {request.task_id!r} of version {report.version} was "
+            "planned, so its job has looked at other rows. Nothing is published. Clear the task that plans the audit, with "
+            "everything downstream.",
+        )
+    return with_answers(report, judge_answers(arguments.checks, answers))
+
+
+def with_answers(report: AuditReport, outcomes: Sequence[AuditCheck]) -> AuditReport:
+    """Return the report of an audit with what its queries have said."""
+    checks = (*report.checks, *outcomes)
+    return replace(report, checks=checks, passed=all(check.passed or check.severity != FAIL for check in checks))
 
 
 def plan_checks_of_tables(
@@ -90,7 +138,7 @@ def plan_checks_of_tables(
         first.log, first.handle, task_id=task_id, map_index=map_index, attempt=attempt, spark_table_uri=spark_table_uri
     )
     return replace(stage, given_target=first.target).request(
-        AuditArguments(checks=tuple(checks), views=views), operation=OPERATION, mode="audit"
+        AuditArguments(checks=tuple(checks), views=views), operation=AUDIT_OPERATION, mode="audit"
     )
 
 

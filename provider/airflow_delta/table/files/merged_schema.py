@@ -76,7 +76,10 @@ class MergedSchema:
                 key = self._merge(known.key_type, new.key_type, path, file)
                 return MapType(key, self._merge(known.value_type, new.value_type, path, file))
         if known.name in _STORED_ALIKE and new.name in _STORED_ALIKE:
-            return max(known, new, key=lambda kind: _STORED_ALIKE.index(kind.name))
+            if _STORED_ALIKE.index(new.name) > _STORED_ALIKE.index(known.name):
+                self._origin[path] = file
+                return new
+            return known
         raise SchemaMismatchException(
             f"The Parquet files of {self._table} disagree on column {'.'.join(path)}: it is {known} in {self._origin[path]} and "
             f"{new} in {file} (DELTA_FAILED_TO_MERGE_FIELDS). Rewrite one of them, or move it out of the directory.",

@@ -16,7 +16,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.table.observe.observe import CommitSummary, Observation, observe, observe_after
+from airflow_delta.table.observe.commit_summary import CommitSummary, Observation, observe, observe_after
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog

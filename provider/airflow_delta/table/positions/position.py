@@ -13,7 +13,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     TransactionExpiredException,
 )
-from airflow_delta.table.start.rerun import is_known_before
+from airflow_delta.table.start.replaced_files import is_known_before
 from airflow_delta.table.state.transaction_retention import is_clone_of_others, last_txn_version
 from airflow_delta.transaction.reads.app_ids import START_OVER, AppIdConflict
 

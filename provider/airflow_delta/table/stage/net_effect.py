@@ -15,7 +15,7 @@ from airflow_delta.table.stage.earlier_stages import stage_id
 from airflow_delta.table.stage.key_reads import key_set
 from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.whole_files import LISTS_FILES, whole_files
-from airflow_delta.table.start.rerun import files_to_replace
+from airflow_delta.table.start.replaced_files import files_to_replace
 from airflow_delta.transaction.operation_kinds import COMPACTIONS
 
 if TYPE_CHECKING:

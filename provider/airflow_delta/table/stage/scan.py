@@ -62,6 +62,14 @@ def plan_scan(view: TransactionView, predicate: str | None = None) -> ScanPlan:
     return scan_of(view, candidate_files(view, parsed), parsed)
 
 
+def plan_view(view: TransactionView, predicate: str | None = None) -> ScanPlan:
+    """Plan a read of the table, as :func:`plan_scan` does; of no rows if it does not exist yet and its columns are known.
+
+    :raises DeltaTableNotFoundException: if they are not.
+    """
+    return plan_scan(view, predicate) if view.exists or not view.target.is_known else scan_of(view, [])
+
+
 def candidate_files(view: TransactionView, predicate: Predicate | None) -> list[AddFile]:
     """Return the files that may hold rows that a predicate selects, after earlier stages.
 

@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from airflow_delta.contract.location import AZURE, OBJECT_STORES, Location, store_of
 from airflow_delta.log.storage.endpoints import AZURE_ENDPOINT, with_place
 from airflow_delta.log.storage.options import canonical_options
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.view import TransactionView
+
+
+_S3 = ("s3", "s3a", "s3n")
+"""Schemes by which one service or another reaches the same place."""
+
+
+def uri_beside(view: TransactionView, other: DeltaLog) -> str | None:
+    """Return the URI by which Spark reaches another table or source, if it follows from that of the stage's own table.
+
+    :return: ``None``: it follows from the worker's.
+    """
+    given = (view.spark_table_uri or "").partition("://")[0].lower()
+    scheme, found, rest = other.uri.partition("://")
+    return f"{given}://{rest}" if found and given in _S3 and scheme.lower() in _S3 else None
 
 
 def spark_uri(uri: str, options: Mapping[str, str]) -> str:

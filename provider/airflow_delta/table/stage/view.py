@@ -106,7 +106,7 @@ class TransactionView:
     @cached_property
     def taken_back(self) -> frozenset[FileKey]:
         """Which files an earlier execution of the transaction has added that its commit removes: no stage sees their rows."""
-        from airflow_delta.table.start.rerun import files_to_replace
+        from airflow_delta.table.start.replaced_files import files_to_replace
 
         if self.handle.rerun_policy != "replace" or self.handle.read_version < 0:
             return frozenset()

@@ -14,7 +14,7 @@ from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.table.start.identity import check_choice, given_identity
 from airflow_delta.table.start.location import check_existing, check_missing, check_no_preview
 from airflow_delta.table.start.new_table import DEFAULT_CONFIGURATION, default_isolation_level, of_new_table, with_required
-from airflow_delta.table.start.outcome import EarlierRuns, InLog, decide, look_up
+from airflow_delta.table.start.rerun_policy import EarlierRuns, InLog, decide, look_up
 from airflow_delta.table.state.find_commit import TryChain
 from airflow_delta.table.state.key_users import KeyUser
 from airflow_delta.table.state.read_snapshot import table_fields

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.airflow_internals.tasks import resumes
 from airflow_delta.contract.audit import RUN_AGAIN, HeldCheck, stages_of
 from airflow_delta.contract.read_versions import read_version_name
-from airflow_delta.dag_checks import AUTHORS_RISK
+from airflow_delta.dag_rules.trigger_rules import AUTHORS_RISK
 from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import ChecksOutdatedException
 from airflow_delta.tasks.checks.evidence import ENDS, SEEN_KEY, Evidence, Runs
@@ -200,8 +200,10 @@ def held_checks(evidence: Evidence) -> dict[str, list[HeldCheck]]:
     found: dict[str, list[HeldCheck]] = {}
     for (name, index), state in sorted(evidence.reports().items()):
         report = evidence.report(name, index) if state == "success" else None
+        # What looks at the table is to run again: of an audit by a job, that is the task that plans it.
+        looks = getattr(evidence.tasks[name], "planned_by", None) or name
         for held in map(HeldCheck.from_dict, report.get("held", ()) if isinstance(report, Mapping) else ()):
-            found.setdefault(held.transaction_id, []).append(replace(held, task_id=name, map_index=index))
+            found.setdefault(held.transaction_id, []).append(replace(held, task_id=looks, map_index=index))
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.read_versions import read_version_name
-from airflow_delta.dag_checks import AUTHORS_RISK
+from airflow_delta.dag_rules.trigger_rules import AUTHORS_RISK
 from airflow_delta.exceptions import (
     UpstreamFailedException,
 )

@@ -119,6 +119,11 @@ class TaskSession(Part, SessionParameters):
             if active is None:
                 self._stop(spark)
 
+    def run(self, log: DeltaLog, request: StageRequest) -> StageReport:
+        """Have Spark work on a request, in a session."""
+        with self.session(log, request) as spark, spark_work(self.task.log, log, request, session=spark):
+            return engine.run_operation(spark, request)
+
     def worker(self, log: DeltaLog, stack: ExitStack) -> Callable[[StageRequest], StageReport]:
         """Return a function that runs requests on Spark, in one session that starts with the first of them.
 

@@ -17,8 +17,9 @@ from airflow.sdk.log import mask_secret
 from airflow_delta import engine
 from airflow_delta.contract.location import OBJECT_SCHEMES
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkCredentialsException
+from airflow_delta.hooks.credentials_of_another import IDENTITY
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.hooks.fields import IDENTITY, OWN
+from airflow_delta.hooks.fields import OWN
 from airflow_delta.hooks.hadoop import OWN_CREDENTIALS, hadoop_settings
 
 if TYPE_CHECKING:
@@ -268,7 +269,8 @@ def _roots(request: StageRequest | None, store: LogStore) -> tuple[str, ...]:
         return ()
     from airflow_delta.contract.spark_paths import data_file_uri
 
-    plans = [plan for plan in (request.scan, request.rewrite) if plan is not None]
+    own = (view.scan for view in request.views if view.own)
+    plans = [plan for plan in (request.scan, request.rewrite, *own) if plan is not None]
     paths: Iterable[str] = (data_file_uri(plan.table, file.path) for plan in plans for file in plan.files if "://" in file.path)
     roots: dict[str, None] = {}
     for directory in dict.fromkeys(path.rpartition("/")[0] for path in paths):

@@ -46,7 +46,7 @@ class ApplicationStage(StageOperator, StageWorkParameters, GivenTable, WritePara
     :class:`~airflow_delta.tasks.stage.write_options.WriteParameters`.
     """
 
-    plans_application: ClassVar[bool] = True
+    by_job: ClassVar[bool | str] = True
 
     def plan_stage(self, stage: StageView) -> SparkWork:
         """Plan the write, and the scan of the table if the application reads it."""

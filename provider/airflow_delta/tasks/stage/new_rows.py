@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -114,20 +114,31 @@ class SourceTables:
 
     def scans(self, stage: StageView) -> list[SourceScan]:
         """Plan to read the new rows of all tables, for a job elsewhere."""
-        found = [(name, self.find(stage, name, options)) for name, options in self._views.items()]
-        return [
-            SourceScan(name=name, position=rows.position, scan=engine.scan_new_rows(rows, spark_table_uri=None))
-            for name, rows in found
-        ]
+        return [self._scan(stage, name) for name in self._views]
+
+    def view_scans(self, stage: StageView, text: str, *, taken: Container[str]) -> list[SourceScan]:
+        """Plan to read the new rows of all tables as views of SQL.
+
+        :param text: the SQL, in lower case.
+        :param taken: names of other views.
+        :raises DeltaIllegalArgumentException: if it does not name one, whose rows would count as read.
+        """
+        found = self.views()
+        for view, name in found.items():
+            if view in taken or view not in text:
+                why = "read_versions have a table of this name" if view in taken else "the SQL does not name it"
+                raise DeltaIllegalArgumentException(f"new_rows make the new rows of {name!r} the view {view!r}, but {why}.")
+        return [self._scan(stage, name, view) for view, name in found.items()]
+
+    def _scan(self, stage: StageView, name: str, view: str | None = None) -> SourceScan:
+        rows = self.find(stage, name, self._views[name])
+        scan = engine.scan_new_rows(rows, spark_table_uri=engine.uri_beside(stage, rows.log))
+        return SourceScan(name=name, position=rows.position, scan=scan, view=view)
 
     @property
     def names(self) -> list[str]:
         """The names of the tables that the task's ``new_rows`` have."""
         return list(self._views)
-
-    def options(self, name: str) -> NewRowsParameters:
-        """Return the options of a table that SQL reads."""
-        return self._views[name]
 
     @property
     def _task(self) -> Any:

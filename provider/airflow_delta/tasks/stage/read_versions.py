@@ -27,7 +27,9 @@ from airflow_delta.tasks.stage.new_rows import (
 )
 
 if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import ScanPlan
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.stage_view import StageView
     from airflow_delta.tasks.stage.work import StageWork
 
 _MOST = 1000
@@ -68,6 +70,11 @@ class OtherTables:
             )
         self._task.lineage.note_read(found.log.uri, found.version)
         return found
+
+    def scan(self, stage: StageView, table: OtherTable) -> ScanPlan:
+        """Plan a read of a table for the SQL of a stage, and record that it is read."""
+        found = self.read(table.name)
+        return engine.plan_version_scan(found.log, found.version, spark_table_uri=engine.uri_beside(stage, found.log))
 
     def views(self) -> dict[str, OtherTable]:
         """Return the tables by the names that they have in SQL: the last parts of their locations.

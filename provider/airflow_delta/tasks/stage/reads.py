@@ -49,19 +49,7 @@ class StageReadRecorder:
             staged = dataclasses.replace(staged, sources=tuple(self._sources.values()))
         if self._loads:
             staged = dataclasses.replace(staged, loads=tuple(self._loads))
-        if not self._whole_table and not self._predicates:
-            return staged
-        own, others = staged.reads, tuple(self._predicates)
-        reads = dataclasses.replace(
-            own,
-            predicates=tuple(dict.fromkeys((*own.predicates, *others))),
-            whole_table=own.whole_table or self._whole_table,
-            selected=own.selected and not self._whole_table,
-            # All rows of these predicates were read, whichever of them the stage itself has looked for.
-            marked=tuple(text for text in own.marked if text not in others),
-            scanned=tuple(dict.fromkeys((*own.scanned, *others))),
-            keys=tuple(key for key in own.keys if key.predicate not in others),
-        )
+        reads = staged.reads.with_others(tuple(self._predicates), whole_table=self._whole_table)
         return dataclasses.replace(staged, reads=reads)
 
 

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta import engine
 from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.contract.staging_directory import transaction_directory
-from airflow_delta.exceptions import CatalogConflictException, DeltaTableNotFoundException, HandleMismatchException
+from airflow_delta.exceptions import (
+    CatalogConflictException,
+    DeltaTableNotFoundException,
+    HandleMismatchException,
+    StagingException,
+)
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.dag_file import (
     argument_of,
@@ -77,7 +82,11 @@ def open_transaction(operator: Any, context: Context, *, start: Any = None) -> t
             "no start task is upstream of this task, so the Dag file does not say which table it may be about; pass table=",
         )
     log = _open(conn_id, handle, aborts=getattr(operator, "transaction_role", None) == "abort")
-    if handle.staging_path != f"{log.uri}/{transaction_directory(handle.transaction_id)}" or log.uri != handle.table:
+    try:
+        own = transaction_directory(handle.transaction_id)
+    except StagingException as error:
+        raise _refused(handle, operator, error.message) from None
+    if handle.staging_path != f"{log.uri}/{own}" or log.uri != handle.table:
         raise _refused(handle, operator, f"its staging path {handle.staging_path} is not that of its id below the table")
     if declared is not None and _is_not_first(log, handle):
         why = f"a transaction with rerun_policy {handle.rerun_policy!r} is the first with its key, not {handle.txn_version}"

@@ -110,6 +110,12 @@ def test_files_that_do_not_fit(here: Table) -> None:
     write(here.path / "b.parquet", {"id": [2], "s": pa.array([{"x": "text"}])})
     with pytest.raises(SchemaMismatchException, match=r"s\.x: it is bigint in a\.parquet and string in b\.parquet"):
         run(here)
+    write(here.path / "b.parquet", {"id": pa.array([2], pa.int32()), "s": pa.array([{"x": 2}])})
+    write(here.path / "a.parquet", {"id": pa.array([1], pa.int8()), "s": pa.array([{"x": 1}])})
+    write(here.path / "c.parquet", {"id": ["text"]})
+    with pytest.raises(SchemaMismatchException, match=r"id: it is int in b\.parquet and string in c\.parquet"):
+        run(here)
+    (here.path / "c.parquet").unlink()
     (here.path / "b.parquet").write_text("a,b\n")
     with pytest.raises(DeltaAnalysisException, match=r"b\.parquet.*DELTA_FAILED_READ_FILE_FOOTER"):
         run(here)

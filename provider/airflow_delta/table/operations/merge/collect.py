@@ -13,6 +13,7 @@ from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.operations.rewrite.collect import Rewritten, collect_rewrite
+from airflow_delta.table.stage.source_reads import with_views
 from airflow_delta.table.stage.stage_view import StageView
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ def collect_merge(stage: StageView, request: StageRequest, report: StageReport) 
     copied = staged.metrics["numTargetRowsCopied"]
     rows = staged.metrics["numOutputRows"] - copied
     reads = replace(staged.reads, scanned=staged.reads.predicates[:1]) if _inserts(request) else staged.reads
-    return replace(staged, num_records=rows, num_copied_records=copied, reads=reads)
+    history = MergeArguments.of(request).history
+    reads = with_views(request, reads, whole_table=history is not None and history.full_snapshot)
+    sources = tuple(source.position for source in request.sources)
+    return replace(staged, num_records=rows, num_copied_records=copied, reads=reads, sources=sources)
 
 
 def merge_metrics(inserted_into: tuple[str, ...], rewritten: Rewritten, report: StageReport) -> Mapping[str, int]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.merge import MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, MergeArguments, MergeClause, parse_clauses
 from airflow_delta.contract.payloads import Json
+from airflow_delta.contract.request import SourceScan, ViewScan
+from airflow_delta.contract.scd2 import HistoryArguments
 from airflow_delta.table.operations.merge.clauses import ClauseResolver, refused
 from airflow_delta.table.operations.merge.collect import collect_merge
 from airflow_delta.table.operations.merge.condition import MergeCondition
@@ -36,6 +38,9 @@ def plan_merge(
     target_alias: str = "target",
     merge_schema: bool = False,
     options: Mapping[str, str] | None = None,
+    history: HistoryArguments | None = None,
+    views: Sequence[ViewScan] = (),
+    sources: Sequence[SourceScan] = (),
 ) -> SparkWork:
     """Plan a MERGE.
 
@@ -47,6 +52,8 @@ def plan_merge(
     :param merge_schema: add columns and struct fields that only the source has to the table: those that clauses name, and all
         if one has ``*``.
     :param options: options of Spark's Parquet writer.
+    :param history: what Spark makes of the source rows before it merges.
+    :param views: what the SQL of the source reads, with ``sources``, new rows of other tables.
     :raises DeltaAnalysisException: if a clause or an expression cannot be used, or a column is unknown or set twice.
     :raises IdentityInsertException: if an identity column would get a value.
     :raises AppendOnlyException: if the table only takes appends, and a clause updates or deletes.
@@ -72,6 +79,7 @@ def plan_merge(
         clauses=tuple(resolved),
         keys=tuple(on.compared()),
         source=None if source is None else dict(source),
+        history=history,
     )
     return target.work(
         target.files(planned_for),
@@ -82,6 +90,8 @@ def plan_merge(
         collect=collect_merge,
         options=options,
         merge_schema=merge_schema,
+        views=tuple(views),
+        sources=tuple(sources),
     )
 
 

@@ -7,7 +7,15 @@ from typing import Any
 
 from airflow_delta.contract.merge import when_matched_delete, when_matched_update, when_not_matched_insert
 from airflow_delta.contract.payloads import Json
-from airflow_delta.contract.scd2 import ACTION, HISTORY_DELETE, HISTORY_INSERT, HISTORY_UPDATE, HistoryColumns
+from airflow_delta.contract.request import SourceScan, ViewScan
+from airflow_delta.contract.scd2 import (
+    ACTION,
+    HISTORY_DELETE,
+    HISTORY_INSERT,
+    HISTORY_UPDATE,
+    HistoryArguments,
+    HistoryColumns,
+)
 from airflow_delta.contract.schema import find_field, type_name
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.log.expressions.sql_text import quote_name
@@ -70,14 +78,23 @@ def history_columns(
     return columns
 
 
-def plan_history(stage: StageView, columns: HistoryColumns, options: Mapping[str, str] | None = None) -> SparkWork:
-    """Plan the MERGE, whose source is what :func:`airflow_delta.spark.scd2` makes of the source rows.
+def plan_history(
+    stage: StageView,
+    history: HistoryArguments,
+    *,
+    source: Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
+    views: Sequence[ViewScan] = (),
+    sources: Sequence[SourceScan] = (),
+) -> SparkWork:
+    """Plan the MERGE, whose source is what :mod:`airflow_delta.spark.scd2` makes of the source rows.
 
     What it depends on are the rows with the keys of the source, of whatever period: the history of a key is computed of all its
     versions. So its condition must not compare ``valid_from`` in a form that is taken for a key.
 
-    :param options: options of Spark's Parquet writer.
+    Parameters as for :func:`~airflow_delta.table.operations.merge.plan.plan_merge`.
     """
+    columns = history.columns
     same = [f"target.{quote_name(name)} <=> source.{quote_name(name)}" for name in columns.keys]
     start = quote_name(columns.valid_from)
     values = {quote_name(name): f"source.{quote_name(name)}" for name in columns.written}
@@ -93,7 +110,11 @@ def plan_history(stage: StageView, columns: HistoryColumns, options: Mapping[str
             ),
             when_not_matched_insert(values, f"{action} = '{HISTORY_INSERT}'"),
         ],
+        source=source,
         options=options,
+        history=history,
+        views=views,
+        sources=sources,
     )
 
 

@@ -37,6 +37,7 @@ from airflow_delta.table.stage.key_reads import key_reads
 from airflow_delta.table.stage.plan_create import defining
 from airflow_delta.table.stage.rewritten_files import rewritten_files
 from airflow_delta.table.stage.scan import undecided_files, zone_needed
+from airflow_delta.table.stage.source_reads import with_views
 from airflow_delta.table.stage.stage_view import StageView
 from airflow_delta.table.stage.write.expected_schema import expected_schema_of
 from airflow_delta.table.stage.write.options import check_write_options
@@ -136,13 +137,15 @@ def _reads(stage: StageView, request: StageRequest, report: StageReport, removes
         predicates = () if request.scan.predicate is None else (request.scan.predicate,)
         whole_table = request.scan.predicate is None
     if request.rewrite is None:
-        return DeclaredReads(predicates=predicates, whole_table=whole_table)
+        return with_views(request, DeclaredReads(predicates=predicates, whole_table=whole_table))
     if request.replace_where is None:
         keys = key_reads(stage, request, report, WriteArguments.of(request).keys)
         predicates += tuple(key.predicate for key in keys)
         files = tuple(remove.path for remove in removes)
-        return DeclaredReads(predicates=predicates, files=files, whole_table=True, keys=keys, selected=bool(keys))
-    return DeclaredReads(predicates=(*predicates, request.replace_where), files=report.rewritten_files, whole_table=whole_table)
+        reads = DeclaredReads(predicates=predicates, files=files, whole_table=True, keys=keys, selected=bool(keys))
+        return with_views(request, reads)
+    reads = DeclaredReads(predicates=(*predicates, request.replace_where), files=report.rewritten_files, whole_table=whole_table)
+    return with_views(request, reads)
 
 
 def collect_files(

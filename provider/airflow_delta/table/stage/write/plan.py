@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.choices import ENFORCE
-from airflow_delta.contract.operations import WriteArguments
-from airflow_delta.contract.request import SourceScan, StageRequest
+from airflow_delta.contract.operations import FileArguments, QueryArguments, WriteArguments
+from airflow_delta.contract.request import SourceScan, StageRequest, ViewScan
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.stage.data_change import check_data_change, check_replacement, refuse_untold
@@ -46,6 +46,9 @@ def plan_stage(
     description: str | None = None,
     schema_policy: str = ENFORCE,
     expected_schema: str | Mapping[str, Any] | None = None,
+    query: QueryArguments | None = None,
+    files: FileArguments | None = None,
+    views: Sequence[ViewScan] = (),
 ) -> StageRequest:
     """Plan one attempt of a stage, in the worker, before Spark.
 
@@ -68,6 +71,8 @@ def plan_stage(
         ``partition_by``, ``cluster_by``, ``properties`` and ``description`` of the new table.
     :param schema_policy: ``enforce`` or ``strict``.
     :param expected_schema: under ``strict``: the schema that the rows must have; default: the table's.
+    :param query: the rows to write, with ``views`` and ``sources`` of its SQL.
+    :param files: the rows to write.
     """
     stage.check_open()
     begun, exists = stage, stage.exists
@@ -103,14 +108,16 @@ def plan_stage(
         expected_schema=expected_schema_of(
             begun.target, schema_policy, expected_schema, changes=merge_schema or overwrite_schema or created is not None
         ),
+        query=query,
+        files=files,
     )
 
-    files = predicate_text = predicate = None
+    replaceable = predicate_text = predicate = None
     if replaced.condition is not None and exists:
-        files = candidate_files(begun, None)
+        replaceable = candidate_files(begun, None)
     if replace_where is not None and exists:
         predicate = stage.predicate(replace_where)
-        files = _files_to_rewrite(stage, predicate, data_change=data_change)
+        replaceable = _files_to_rewrite(stage, predicate, data_change=data_change)
         # Its own text, whose timestamps do not depend on the time zone of a Spark session.
         predicate_text = predicate.text
     elif replace_where is not None:  # of a new table: Spark gets it as it is
@@ -118,9 +125,9 @@ def plan_stage(
     check_replacement(stage, mode=mode, predicate=predicate, data_change=data_change)
     rules = table_rules(stage.target, overwrite_schema=overwrite_schema)
     if rules.change_data and data_change:
-        refuse_untold(stage, "A write", tells=files is not None)
+        refuse_untold(stage, "A write", tells=replaceable is not None)
     return stage.request(
-        arguments if files is None else replace(arguments, row_ids=row_ids_of(begun.definition, files)),
+        arguments if replaceable is None else replace(arguments, row_ids=row_ids_of(begun.definition, replaceable)),
         mode=mode,
         replace_where=replace_where,
         predicate=predicate_text,
@@ -131,7 +138,8 @@ def plan_stage(
         options=options,
         scan=plan_scan(begun, None if read is True else read) if read else None,
         sources=tuple(sources),
-        rewrite=None if files is None else scan_of(begun, files, predicate),
+        views=tuple(views),
+        rewrite=None if replaceable is None else scan_of(begun, replaceable, predicate),
         rules=rules,
     )
 

@@ -47,18 +47,14 @@ class SqlQuery:
             raise _refused(whose, query, "is not a query")
         return cls(tuple(statement for _, statement in before), query)
 
+    @property
+    def text(self) -> str:
+        """Return all statements."""
+        return "\n".join((*self.preparation, self.query))
+
     def mentions(self, name: str) -> bool:
         """Return whether a name occurs in the text, in whatever place."""
-        return any(name.lower() in text.lower() for text in (*self.preparation, self.query))
-
-
-def not_a_query(whose: str, error: Exception) -> DeltaAnalysisException:
-    """Return the error of a text that Spark cannot parse as a query."""
-    said = str(error).strip().partition("\n")[0]
-    return DeltaAnalysisException(
-        f"The SQL of {whose} is not a query that Spark can parse: {said} A stage writes the rows of its query itself: leave out "
-        "INSERT, CREATE TABLE and the like."
-    )
+        return name.lower() in self.text.lower()
 
 
 def _statements(text: str) -> list[tuple[list[str], str]]:

@@ -11,7 +11,7 @@ import pytest
 from airflow_delta.contract.request import StageReport
 from airflow_delta.contract.sealed import sealed
 from airflow_delta.exceptions import SchemaMismatchException, StagingException
-from airflow_delta.table.stage.write.job_files import put_request, read_report, reported_error
+from airflow_delta.table.stage.write.job_runs import put_request, read_report, reported_error, reports_left
 from airflow_delta.table.stage.write.plan import plan_stage
 from support.table import Table, metadata
 
@@ -69,13 +69,38 @@ def test_a_report_that_is_being_written_or_damaged_is_not_collected(job):
     table, request, leave = job
     leave("writing/_temporary/0/_temporary/attempt", directories=("x",))
     leave("empty", "")
-    with pytest.raises(StagingException, match="ended without staging"):
+    with pytest.raises(StagingException, match="left no report"):
         read_report(table.log(), request)
     leave("damaged", sealed(StageReport(transaction_id="t", stage="s", attempt="1-a")).replace("1-a", "1-b"))
     with pytest.raises(StagingException, match="damaged"):
         read_report(table.log(), request)
     leave("good", directories=("good",))
     assert read_report(table.log(), request).directories == ("good",)
+
+
+@pytest.mark.parametrize("other", ["transaction_id", "stage", "attempt"])
+def test_a_report_of_another_request_is_told_and_hides_none(job, other):
+    table, request, leave = job
+    about = {"transaction_id": request.transaction_id, "stage": request.stage, "attempt": request.attempt, other: "another"}
+    leave("foreign", sealed(StageReport(**about, directories=("foreign",))))
+    with pytest.raises(StagingException, match=r"is of another request: of stage .*another"):
+        read_report(table.log(), request)
+    leave("good", directories=("good",))
+    assert read_report(table.log(), request).directories == ("good",)
+
+
+def test_what_is_left_is_told_without_choosing(job):
+    table, request, leave = job
+    assert reports_left(table.log(), request) == []
+    assert reported_error(table.log(), request) is None
+    leave("one", error_class="StagingException", error_message="typed, too")
+    assert "typed, too" in str(reported_error(table.log(), request))
+    leave("two", directories=("two",))
+    error, report = reports_left(table.log(), request)
+    assert isinstance(error, StagingException)
+    assert report.directories == ("two",)
+    assert reported_error(table.log(), request) is None
+    assert not (table.path / request.directory / "collected.json").exists()
 
 
 def test_a_collected_report_that_is_gone_is_not_replaced_by_another(job):

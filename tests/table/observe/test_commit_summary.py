@@ -18,8 +18,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
-from airflow_delta.table.observe import observe as observing
-from airflow_delta.table.observe.observe import MAX_PARTITIONS, commit_summary, commits_after, recent_commits
+from airflow_delta.table.observe import commit_summary as observing
+from airflow_delta.table.observe.commit_summary import MAX_PARTITIONS, commit_summary, commits_after, recent_commits
 from airflow_delta.table.observe.watch import (
     CommitConditions,
     Watermark,
@@ -406,7 +406,7 @@ def test_neither_arrow_nor_the_predicate_parser_is_loaded(path):
     code = (
         "import sys; from airflow_delta.log import DeltaLog; from airflow_delta.table.observe.watch import *\n"
         f"log = DeltaLog.for_table({str(path)!r})\n"
-        "from airflow_delta.table.observe.observe import recent_commits\n"
+        "from airflow_delta.table.observe.commit_summary import recent_commits\n"
         "assert len(recent_commits(log)) == 4 and first_match(log, Watermark(-1), CommitConditions())[0]\n"
         "print([name for name in ('pyarrow', 'sqlglot', 'pyspark', 'obstore', 'airflow') if name in sys.modules])"
     )

@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING
 
 from airflow_delta import exceptions
-from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.request import StageReport, StageRequest, is_report_of
 from airflow_delta.contract.sealed import sealed, unsealed
 from airflow_delta.contract.staging_directory import COLLECTED_NAME, REPORT_DIRECTORY, REQUEST_NAME
 from airflow_delta.exceptions import DeltaError, StageFailedException, StagingException
@@ -67,8 +67,9 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
     if not runs:
         raise log.error(
             StagingException,
-            f"The job of stage {request.stage} ended without staging anything for table {log.uri} (no report in "
-            f"{directory}). Does it call delta_stage(spark).write(df)?",
+            f"The job of stage {request.stage} ended, and left no report at {log.uri}/{directory}: it did not run, was stopped, "
+            "or its program does not call delta_stage(spark).write(df). Nothing was collected. See its own log, then clear the "
+            "task that runs it, with everything downstream.",
             version=request.read_version,
         )
     error: DeltaError | None = None
@@ -89,14 +90,27 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
 
 
 def reported_error(log: DeltaLog, request: StageRequest) -> DeltaError | None:
-    """Return the error that a stage left on storage; it says more than that the application failed."""
-    try:
-        read_report(log, request)
-    except StagingException:
-        return None
-    except DeltaError as reported:
-        return reported
-    return None
+    """Return the error that a stage left on storage, unless a run has staged; it says more than that the application failed."""
+    error: DeltaError | None = None
+    for left in reports_left(log, request):
+        if not isinstance(left, DeltaError):
+            return None
+        error = left
+    return error
+
+
+def reports_left(log: DeltaLog, request: StageRequest) -> list[StageReport | DeltaError]:
+    """Return what the runs of a job have left so far, oldest first: reports, and the typed errors of those that failed.
+
+    Unlike :func:`read_report`, it chooses none.
+    """
+    found: list[StageReport | DeltaError] = []
+    for parts in _runs(log, f"{request.directory}/{REPORT_DIRECTORY}").values():
+        try:
+            found.append(_report(log, request, parts))
+        except DeltaError as error:
+            found.append(error)
+    return found
 
 
 def _runs(log: DeltaLog, directory: str) -> dict[str, list[FileStatus]]:
@@ -122,6 +136,13 @@ def _report(log: DeltaLog, request: StageRequest, parts: list[FileStatus]) -> St
         report = StageReport.from_dict(unsealed(text, f"The report of stage {request.stage} for table {log.uri}"))
     except ValueError as error:
         raise log.error(StagingException, f"The report of stage {request.stage} in {paths[0]} is not JSON: {error}") from error
+    if not is_report_of(report, request):
+        raise log.error(
+            StagingException,
+            f"The report in {paths[0]} of table {log.uri} is of another request: of stage {report.stage}, attempt "
+            f"{report.attempt}, transaction {report.transaction_id}, instead of {request.stage}, {request.attempt}, "
+            f"{request.transaction_id}. Run the job with the arguments that the task before it returned.",
+        )
     if report.error_class is None:
         return report
     kind = getattr(exceptions, report.error_class, None)

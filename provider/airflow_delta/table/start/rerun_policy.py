@@ -99,7 +99,7 @@ def decide(
 
 def _check_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandle, earlier: EarlierRuns) -> None:
     """Refuse what the commit would refuse to replace, before anything is staged."""
-    from airflow_delta.table.start.rerun import files_to_replace
+    from airflow_delta.table.start.replaced_files import files_to_replace
 
     if earlier.user is not None and not handle.app_id.startswith(earlier.user.default_prefix):
         committed = find_commit(log, app_id=handle.app_id) or result_without_commit(log, handle)
