@@ -3,8 +3,8 @@
 
 What is there already in that version stays. Checksums: pip compares those of requirements.txt, npm those of package-lock.json,
 Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy
-is the one in PySpark, and needs Java (JAVA_HOME or the PATH). Unity Catalog's server is installed only by name: it is compiled
-for some minutes, by Rust's cargo (CARGO, the PATH or ~/.cargo).
+is the one in PySpark, and needs Java (JAVA_HOME or the PATH). What is compiled for some minutes is installed only by name: Unity
+Catalog's server, by Rust's cargo (CARGO, the PATH or ~/.cargo), and Kubernetes' API server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ JARS = PLACE / "jars"
 PYTHON = PLACE / "python"
 BIN = PLACE / "bin"
 NPM = PLACE / "npm"
-GO_MODULE = HERE / "kubernetes"
+GO_MODULE = HERE / "kubernetes_cluster"
 PAGES = HERE.parent / "ui" / "npm"
 AXE = PLACE / "axe"
 """What tests/ui looks for faults in the pages with."""
@@ -45,6 +45,7 @@ OLDEST_SPARK = PLACE / "pyspark-4.0" / "pyspark"
 UC_SERVER = PLACE / "unity-catalog" / "bin" / "uc-server"
 KUBERNETES = PLACE / "kubernetes"
 """Kubernetes' API server, and the etcd that it keeps its objects in."""
+KUBERNETES_PACKAGES = {"etcd": "go.etcd.io/etcd/server/v3", "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver"}
 KUBERNETES_PROVIDER = PLACE / "kubernetes-provider"
 """Airflow's provider for Kubernetes, and its client."""
 CELERY = PLACE / "celery"
@@ -63,8 +64,7 @@ PROGRAMS = {
 KUBERNETES_PROGRAMS = [
     BIN / "versitygw",
     AWS_JARS / "hadoop-aws-3.5.0.jar",
-    KUBERNETES / "etcd",
-    KUBERNETES / "kube-apiserver",
+    *(KUBERNETES / name for name in KUBERNETES_PACKAGES),
     KUBERNETES_PROVIDER / "kubernetes",
 ]
 
@@ -149,10 +149,12 @@ def kubernetes() -> None:
     """Compile Kubernetes' API server and etcd from their Go modules."""
     [root] = PYTHON.glob("lib/python*/site-packages/go")
     KUBERNETES.mkdir(exist_ok=True)
-    _run(
-        str(root / "bin" / "go"), "build", "-C", str(GO_MODULE), "-ldflags", "-s -w", "-o", str(KUBERNETES.resolve()), "tool",
-        GOROOT=str(root), GOTOOLCHAIN="local", GOFLAGS="", CGO_ENABLED="0",
-    )  # fmt: skip
+    for name, package in KUBERNETES_PACKAGES.items():
+        _run(
+            str(root / "bin" / "go"), "build", "-C", str(GO_MODULE), "-ldflags", "-s -w",
+            "-o", str((KUBERNETES / name).resolve()), package,
+            GOROOT=str(root.resolve()), GOTOOLCHAIN="local", GOFLAGS="", CGO_ENABLED="0",
+        )  # fmt: skip
 
 
 def kubernetes_provider() -> None:

@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 
 from stores.airflow_home import AirflowHome
-from stores.cluster_table import DELETED, LOADED, Lake
+from stores.cluster_table import LOADED, Lake
 from stores.clusters import SMALL
 from stores.install import AWS_JARS, KUBERNETES_PROGRAMS, KUBERNETES_PROVIDER
-from stores.kubernetes.api_server import ACCOUNT, NAMESPACE, ApiServer
-from stores.kubernetes.image import S3_CLASS_PATH, SPARK, spark_image
-from stores.kubernetes.node import node_service
+from stores.kubernetes_cluster.api_server import ACCOUNT, NAMESPACE, ApiServer
+from stores.kubernetes_cluster.image import S3_CLASS_PATH, SPARK, spark_image
+from stores.kubernetes_cluster.node import node_service
 from stores.servers import Versitygw
 
 TRACKED = {"track_driver_via_k8s_api": True}
 CLIENT = {"deploy_mode": "client"}
+SECRET = Versitygw.SECRET_KEY
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +36,17 @@ def installed() -> None:
 def api(installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with ApiServer(tmp_path_factory.mktemp("kubernetes")) as server, node_service(server, {SPARK: spark_image()}):
         yield server
+
+
+@pytest.fixture(scope="module")
+def own_keys(api: ApiServer, versitygw: Versitygw) -> dict[str, str]:
+    """Properties with which pods have the store's keys from a Secret."""
+    keys = {"AWS_ACCESS_KEY_ID": versitygw.ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": versitygw.SECRET_KEY}
+    api.put_secret("lake", keys)
+    found = {f"spark.hadoop.{name}": value for name, value in versitygw.hadoop.items() if not name.endswith(".key")}
+    for key in keys:
+        found |= dict.fromkeys((f"spark.kubernetes.{role}.secretKeyRef.{key}" for role in ("driver", "executor")), f"lake:{key}")
+    return found
 
 
 @pytest.fixture
@@ -75,23 +87,41 @@ def drivers(api: ApiServer, before: Collection[str] = ()) -> dict[str, Any]:
     return {name: pod for name, pod in api.pods("driver").items() if name not in before}
 
 
+def told(api: ApiServer, before: Collection[str]) -> bool:
+    """Return whether a new ConfigMap has the connection's key."""
+    return any(SECRET in data for name, data in api.configuration().items() if name not in before)
+
+
 @pytest.mark.parametrize("submit", [{}, TRACKED, CLIENT], ids=["spark-submit waits", "tracked", "client"])
 def test_an_operation(api: ApiServer, airflow: AirflowHome, lake: Lake, tmp_path: Path, submit: dict[str, Any]) -> None:
     lake.load()
     (tmp_path / "gate").touch()
-    before = api.pods()
+    before, configured = api.pods(), api.configuration()
     run = airflow.run("one_operation", submit=submit, CLUSTER_GATE=str(tmp_path / "gate"))
     assert run.state == "success", run.log[-5000:]
     assert lake.rows() == {number: v for number, v in LOADED.items() if number >= 4}
-    assert "lake-writer-secret" not in run.log
+    assert SECRET not in run.log
+    assert told(api, configured) == ("deploy_mode" not in submit), "Spark writes a driver's properties into its ConfigMap"
     left = {name: pod["status"]["phase"] for name, pod in drivers(api, before).items()}
     assert list(left.values()) == (["Succeeded"] if not submit else []), "Airflow removes a driver that it has tracked"
 
 
-def test_stages_that_read_and_write(airflow: AirflowHome, lake: Lake) -> None:
-    run = airflow.run("stage_and_merge", submit={})
+def test_an_operation_whose_pods_have_the_keys_from_a_secret(
+    api: ApiServer, airflow: AirflowHome, lake: Lake, tmp_path: Path, own_keys: dict[str, str]
+) -> None:
+    lake.load()
+    (tmp_path / "gate").touch()
+    airflow.connect("lake", {**lake.connection, "extra": {**lake.connection["extra"], "spark_credentials": "own"}})
+    cluster = json.loads(airflow.variables["AIRFLOW_CONN_CLUSTER"])
+    airflow.connect("cluster", {**cluster, "extra": {**cluster["extra"], **own_keys}})
+    # With which spark-submit uploads the program.
+    airflow.variables |= {"AWS_ACCESS_KEY_ID": Versitygw.ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    configured = api.configuration()
+    run = airflow.run("one_operation", submit=TRACKED, CLUSTER_GATE=str(tmp_path / "gate"))
     assert run.state == "success", run.log[-5000:]
-    assert lake.rows() == DELETED
+    assert lake.rows() == {number: v for number, v in LOADED.items() if number >= 4}
+    assert api.configuration().keys() > configured.keys()
+    assert not told(api, configured)
 
 
 def test_the_next_try_reconnects_to_the_driver(api: ApiServer, airflow: AirflowHome, lake: Lake, tmp_path: Path) -> None:
@@ -127,18 +157,18 @@ def test_ending_the_task_ends_the_driver(api: ApiServer, airflow: AirflowHome, l
     assert lake.versions == 1
 
 
-def test_a_job_by_airflows_own_operator(api: ApiServer, airflow: AirflowHome, versitygw: Versitygw, lake: Lake) -> None:
+def test_a_job_by_airflows_own_operator(api: ApiServer, airflow: AirflowHome, lake: Lake, own_keys: dict[str, str]) -> None:
     """``delta_job``: one file with arguments is all that the driver gets, and the credentials are its own."""
     lake.load()
     airflow.dags = Path(__file__).with_name("dags") / "kubernetes_dags.py"
-    keys = {"AWS_ACCESS_KEY_ID": versitygw.ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": versitygw.SECRET_KEY}
-    api.put_secret("lake", keys)
     properties = json.loads(airflow.variables["AIRFLOW_CONN_CLUSTER"])["extra"]
-    conf = {name: value for name, value in properties.items() if name.startswith("spark.")}
-    conf |= {f"spark.hadoop.{name}": value for name, value in versitygw.hadoop.items() if not name.endswith(".key")}
-    conf |= {f"spark.kubernetes.{role}.secretKeyRef.{key}": f"lake:{key}" for role in ("driver", "executor") for key in keys}
-    before = api.pods()
+    conf = {name: value for name, value in properties.items() if name.startswith("spark.")} | own_keys
+    conf["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"  # the program is at s3://
+    before, configured = api.pods(), api.configuration()
     run = airflow.run("job_by_spark_submit", CLUSTER_CONF=json.dumps(conf))
     assert run.state == "success", run.log[-5000:]
     assert lake.rows() == {number: v for number, v in LOADED.items() if number >= 4}
     assert len(drivers(api, before)) == 1
+    assert SECRET not in run.log
+    assert api.configuration().keys() > configured.keys()
+    assert not told(api, configured)

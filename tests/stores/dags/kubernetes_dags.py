@@ -26,7 +26,7 @@ def job_by_spark_submit():
             conn_id="cluster",
             application=job.application,
             application_args=job.arguments,
-            conf=json.loads(os.environ["CLUSTER_CONF"]),
+            conf=json.loads(os.environ.get("CLUSTER_CONF", "{}")),
             retries=0,
         )
 

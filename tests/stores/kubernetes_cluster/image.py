@@ -1,7 +1,7 @@
 """Images as folders of this machine, and their containers: processes with mounts of their own.
 
-A container sees the system, the folders of its image and the volumes of its pod, and nothing else of this machine. Its network is
-the machine's, with an address on loopback for each pod.
+A container sees the system, the folders of its image and the volumes of its pod, and nothing else of this machine. It has a host
+name of its own; its network is the machine's, with an address on loopback for each pod.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ def start_container(
     arguments: Sequence[str],
     environment: Mapping[str, str],
     mounts: Mapping[str, Path],
+    name: str,
     hosts: Path,
 ) -> subprocess.Popen[bytes]:
     """Start a container, in a session of its own.
@@ -104,11 +105,13 @@ def start_container(
     :param directory: an existing directory for its root and its log.
     :param command: instead of the image's entrypoint.
     :param mounts: volumes by their place in the container.
+    :param name: of its host.
     :param hosts: its ``/etc/hosts``.
     """
     root = directory / "root"
     root.mkdir()
-    lines = ["set -e", "mount --make-rprivate /", shlex.join(["mount", "-t", "tmpfs", "container", str(root)])]
+    lines = ["set -e", shlex.join(["hostname", name]), "mount --make-rprivate /"]
+    lines.append(shlex.join(["mount", "-t", "tmpfs", "container", str(root)]))
     for place in _SYSTEM:
         if os.path.islink(place):
             lines.append(shlex.join(["ln", "-s", os.readlink(place), f"{root}{place}"]))
@@ -123,7 +126,7 @@ def start_container(
     as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
     with (directory / "log").open("wb") as log:
         return subprocess.Popen(
-            ["unshare", *as_root, "--mount", "/bin/sh", "-c", "\n".join(lines)],
+            ["unshare", *as_root, "--mount", "--uts", "/bin/sh", "-c", "\n".join(lines)],
             env={"HOME": "/tmp", "PATH": _PATH, **image.environment, **environment},
             cwd=directory,
             stdin=subprocess.DEVNULL,

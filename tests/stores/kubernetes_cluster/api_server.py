@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from stores.install import KUBERNETES
-from stores.kubernetes.client import Client
+from stores.kubernetes_cluster.client import Client
 from stores.process import LOOPBACK, Service, free_port
 
 ADMIN = "admin-of-the-tests"
@@ -126,6 +126,11 @@ class ApiServer:
         selector = f"spark-role={role}" if role else "spark-role"
         found = self.client.get(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector}")["items"]
         return {pod["metadata"]["name"]: pod for pod in found}
+
+    def configuration(self) -> dict[str, str]:
+        """Return all that the namespace's ConfigMaps say, by their names."""
+        found = self.client.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps")["items"]
+        return {each["metadata"]["name"]: json.dumps(each.get("data", {})) for each in found}
 
     def _prepare(self) -> None:
         """Make the namespace, and the accounts of the worker and of the drivers: controllers would copy the certificate."""

@@ -1,4 +1,4 @@
-"""The node of the API server: ``python -m stores.kubernetes.node URL CERTIFICATE DIRECTORY``, with the token in ``NODE_TOKEN``.
+"""The node of the API server: ``python -m stores.kubernetes_cluster.node URL CERTIFICATE DIRECTORY`` with ``NODE_TOKEN``.
 
 It does what the scheduler and a kubelet do: binds pods, mounts their volumes, runs their container with the names of the
 namespace's services in its ``/etc/hosts``, tells their status, serves their logs, and ends what is deleted. Not here: limits of
@@ -20,15 +20,15 @@ import time
 import urllib.error
 import urllib.parse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from stores.kubernetes.api_server import ADMIN, ApiServer
-from stores.kubernetes.client import Client
-from stores.kubernetes.image import Image, start_container
+from stores.kubernetes_cluster.api_server import ADMIN, ApiServer
+from stores.kubernetes_cluster.client import Client
+from stores.kubernetes_cluster.image import Image, start_container
 from stores.process import LOOPBACK, ROOT, Service
 
 NODE = "node"
@@ -50,7 +50,7 @@ class Pod:
     process: subprocess.Popen[bytes] | None = None
     started: str = ""
     asked_to_end: float | None = None
-    hosts: str = field(default="")
+    hosts: str = ""
 
 
 class Node:
@@ -124,13 +124,9 @@ class Node:
         elif found.process is None:
             self._start(pod, found)
         elif (code := found.process.poll()) is not None:
-            ended = {
-                "exitCode": abs(code),
-                "reason": "Completed" if code == 0 else "Error",
-                "startedAt": found.started,
-                "finishedAt": _now(),
-            }
-            self._tell(pod, found, "Failed" if code else "Succeeded", {"terminated": {**ended, "finishedAt": _now()}})
+            ended = {"exitCode": abs(code), "reason": "Error" if code else "Completed"}
+            ended |= {"startedAt": found.started, "finishedAt": _now()}
+            self._tell(pod, found, "Failed" if code else "Succeeded", {"terminated": ended})
         if found is not None:
             self._write_hosts(pod, found, pods, services)
 
@@ -154,6 +150,7 @@ class Node:
             arguments=container.get("args", []),
             environment=environment,
             mounts=mounts,
+            name=_host(pod),
             hosts=found.directory / "hosts",
         )
         self._tell(pod, found, "Running", {"running": {"startedAt": found.started}})
@@ -247,7 +244,7 @@ class Node:
 
     def _write_hosts(self, pod: dict[str, Any], found: Pod, pods: list[Any], services: list[Any]) -> None:
         """Write the names of headless services, each with the address of the pod that it selects, as a cluster's DNS has them."""
-        lines = ["127.0.0.1 localhost", f"{found.ip} {pod['metadata']['name']}"]
+        lines = ["127.0.0.1 localhost", f"{found.ip} {_host(pod)}"]
         for service in services:
             meta, selector = service["metadata"], service["spec"].get("selector") or {}
             for other in pods:
@@ -310,7 +307,7 @@ def node_service(server: ApiServer, images: Mapping[str, Image]) -> Service:
         for name, image in images.items()
     }
     (directory / _IMAGES).write_text(json.dumps(known))
-    argv = [sys.executable, "-m", "stores.kubernetes.node", server.url, server.certificate, directory]
+    argv = [sys.executable, "-m", "stores.kubernetes_cluster.node", server.url, server.certificate, directory]
     environment = {"NODE_TOKEN": ADMIN, "PYTHONPATH": str(ROOT / "tests")}
     return Service("node", argv, directory, lambda: server.client.answers(f"/api/v1/nodes/{NODE}"), environment)
 
@@ -338,6 +335,10 @@ def _named(asked: dict[str, Any], files: dict[str, bytes]) -> dict[str, bytes]:
 
 def _path(pod: dict[str, Any]) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+def _host(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"]["name"])[:63]
 
 
 def _now() -> str:
