@@ -35,6 +35,11 @@ class DeltaJobGroup(TaskGroup):
         return XComArg(self.plan, key="application")
 
     @property
+    def spark_application(self) -> XComArg:
+        """The URI of the same program as Spark reaches it (``s3a://``, ``abfss://``): for ``spark-submit``."""
+        return XComArg(self.plan, key="spark_application")
+
+    @property
     def arguments(self) -> XComArg:
         """The arguments of the program, a list: ``--delta-request URI --delta-package URI``."""
         return XComArg(self.plan, key="arguments")

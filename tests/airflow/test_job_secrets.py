@@ -30,7 +30,7 @@ SECRETS = ("very-secret", "secret-of-spark", "secret-of-source")
 class Service(BaseOperator):
     """Takes all that a job is given."""
 
-    template_fields = ("application", "arguments", "request", "package", "submit_parameters")
+    template_fields = ("application", "spark_application", "arguments", "request", "package", "submit_parameters")
 
     def __init__(self, *, job, **kwargs):
         super().__init__(**kwargs)
@@ -105,6 +105,7 @@ def test_what_a_job_is_given(world, name):
     run = world.dag.task_dict["t.j.run"].prepare_for_execution()
     run.render_template_fields(context(run))
     assert run.arguments[:2] == ["--delta-request", run.request]
+    assert (run.application.partition("://")[0], run.spark_application) == ("s3", run.application.replace("s3://", "s3a://"))
     world.shown.append(json.dumps(task_runner._serialize_rendered_fields(run)))
 
     files = world.stored()

@@ -163,7 +163,6 @@ def test_a_job_by_airflows_own_operator(api: ApiServer, airflow: AirflowHome, la
     airflow.dags = Path(__file__).with_name("dags") / "kubernetes_dags.py"
     properties = json.loads(airflow.variables["AIRFLOW_CONN_CLUSTER"])["extra"]
     conf = {name: value for name, value in properties.items() if name.startswith("spark.")} | own_keys
-    conf["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"  # the program is at s3://
     before, configured = api.pods(), api.configuration()
     run = airflow.run("job_by_spark_submit", CLUSTER_CONF=json.dumps(conf))
     assert run.state == "success", run.log[-5000:]

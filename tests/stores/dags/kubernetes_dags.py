@@ -24,7 +24,7 @@ def job_by_spark_submit():
         SparkSubmitOperator(
             task_id="run",
             conn_id="cluster",
-            application=job.application,
+            application=job.spark_application,
             application_args=job.arguments,
             conf=json.loads(os.environ.get("CLUSTER_CONF", "{}")),
             retries=0,

@@ -108,7 +108,8 @@ class PlansJob(StageOperator, JobParameters):
 def put_job(log: DeltaLog, request: StageRequest) -> dict[str, Any]:
     """Put what a job needs into the directory of the attempt, and return what its operator is given.
 
-    The program is named as the worker reaches it, the rest as Spark does: services start a program by their own store's URI.
+    The program is named as the worker reaches it, since services start a program by their own store's URI, and as Spark does,
+    like the rest.
     """
     uri = engine.put_request(log, request)
     with open(engine.application_path(), "rb") as program:
@@ -117,6 +118,7 @@ def put_job(log: DeltaLog, request: StageRequest) -> dict[str, Any]:
     package_uri = f"{request.path}/{PACKAGE_NAME}"
     return {
         "application": f"{log.uri}/{request.directory}/{APPLICATION_NAME}",
+        "spark_application": f"{request.path}/{APPLICATION_NAME}",
         "package": package_uri,
         "request": uri,
         "arguments": [REQUEST_ARGUMENT, uri, PACKAGE_ARGUMENT, package_uri],
