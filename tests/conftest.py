@@ -120,16 +120,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return result
 
 
+@pytest.hookimpl(trylast=True)  # after -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what depends on ``TEST_DEPENDS`` (``airflow sqlglot``), and ``TEST_PART`` of that: ``2/3`` is the second of three.
 
-    Parts are of files; of slow tests, scenarios, clusters and services one by one. ``TEST_ONLY`` are lines of pytest's summary,
-    without the word at their beginning: of what is left, the tests that they name.
+    Parts are of files; of slow tests, scenarios, pages, clusters and services one by one. ``TEST_ONLY`` are lines of pytest's
+    summary, without the word at their beginning: of what is left, the tests that they name.
     """
 
     def name(item: pytest.Item) -> str:
         path = item.path.relative_to(HERE)
-        alone = any(item.get_closest_marker(kind) for kind in ("slow", "live", "clusters", "kubernetes", "services"))
+        alone = any(item.get_closest_marker(kind) for kind in ("slow", "live", "browser", "clusters", "kubernetes", "services"))
         return item.nodeid if alone else path.as_posix()
 
     if wanted := set(os.environ.get("TEST_DEPENDS", "").split()):
@@ -138,6 +139,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left]
         config.hook.pytest_deselected(items=others)
     keep_part(config, items, "TEST_PART", name)
+    keep_part(config, items, "DELTA_SPARK_PART", lambda item: item.nodeid if item.get_closest_marker("delta_spark") else None)
     if only := os.environ.get("TEST_ONLY", "").splitlines():
         named = [item for item in items if any(f"{line} - ".startswith(f"{item.nodeid} - ") for line in only)]
         if len(named) != len(only):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.delta_jars import AVRO, DELTA, EXTENSIONS, one_at_a_time
-from support.parts import keep_part
 from support.programs import pyspark_environment
 from support.table import Table
 
@@ -44,12 +43,11 @@ CONFIGURATION = {
 }
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    judged = {item for item in items if item.path.is_relative_to(here)}
-    for item in judged:
-        item.add_marker(pytest.mark.delta_spark)
-    keep_part(config, items, "DELTA_SPARK_PART", lambda item: item.nodeid if item in judged else None)
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.delta_spark)
 
 
 @pytest.fixture(scope="session")

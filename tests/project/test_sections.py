@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from project.ci_sections import sections
+from support.parts import dealt
 
 ROOT = Path(__file__).parents[2]
 
@@ -280,3 +281,11 @@ def wait_until_gone(process):
             return
         time.sleep(0.05)
     raise AssertionError("the section's process still runs")
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7, 10])
+def test_parts_are_all_there_is_and_none_is_empty(parts):
+    names = [f"stores/test_{number}.py" for number in range(10)] * 2
+    dealt_out = [dealt(names, part, parts) for part in range(1, parts + 1)]
+    assert all(dealt_out)
+    assert sorted(name for part in dealt_out for name in part) == sorted(set(names))
