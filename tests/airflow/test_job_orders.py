@@ -1,0 +1,101 @@
+"""Random orders of what the scheduler runs and a user clears around a job, by Airflow's own rules: its rows are there once.
+
+``table/stage/test_job_histories.py`` does the same with drivers that overlap, and without Airflow.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from support.stepped_runs import SteppedRun
+from support.table import Table
+
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
+
+START, PLAN, RUN, COLLECT, COMMIT = "txn.start", "txn.load.plan", "txn.load.run", "txn.load.collect", "txn.commit"
+WAYS = ["stages"] * 6 + ["twice", "fails", "fails unnoticed", "runs nothing", "crashes", "loses the worker"]
+
+
+@dataclass
+class Drawn:
+    """A run of one transaction with one job, and all that happens to it."""
+
+    table: Table
+    run: SteppedRun
+    random: random.Random
+    done: list[str] = field(default_factory=list)
+    published: dict[str, int] = field(default_factory=dict)
+    """The versions of transactions, by the attempt that each has published."""
+
+    def step(self) -> bool:
+        """Run one of the tasks that are ready; return whether there was one."""
+        ready = self.run.ready()
+        if not ready:
+            return False
+        name, _ = self.random.choice(ready)
+        if name == RUN:
+            Path(f"{self.table.path}.todo").write_text(json.dumps([self.random.choice(WAYS)]))
+        before, states = self.table.versions(), self.run.states()
+        self.done.append(name)
+        self.run.run_task(name)
+        if self.table.versions() != before:
+            self.check_published(name, states)
+        return True
+
+    def check_published(self, by: str, states) -> None:
+        """Check what a task has published: what was collected last, and nothing after a failure."""
+        assert by == COMMIT
+        assert [states[name, -1] for name in (START, PLAN, RUN, COLLECT)] == ["success"] * 4
+        added = [line["add"]["path"] for line in self.table.lines(self.table.versions()[-1]) if "add" in line]
+        staged = self.run.xcom(COLLECT)
+        transaction = self.run.xcom(START)["transactionId"]
+        assert {tuple(path.split("/")[1:4]) for path in added} == {(transaction, staged["stage"], staged["attempt"])}
+        assert transaction not in self.published
+        self.published[transaction] = self.table.versions()[-1]
+
+    def clear(self) -> None:
+        names = self.random.sample([START, PLAN, RUN, COLLECT, COMMIT], self.random.choice([1, 1, 1, 2, 3]))
+        downstream = self.random.random() < 0.4
+        self.done.append(f"clear {' '.join(names)}{' and after' if downstream else ''}")
+        self.run.clear(*names, downstream=downstream)
+
+    def mark(self) -> None:
+        name, state = self.random.choice([PLAN, RUN, RUN, COLLECT]), self.random.choice(["success", "success", "failed"])
+        self.done.append(f"mark {name} {state}")
+        self.run.mark(name, state)
+
+    def check(self) -> None:
+        """Check the table: the row that was there, and at most one of the job's."""
+        rows = [row[0] for row in self.table.rows()]
+        assert rows[0] == 0, self.done
+        assert len(rows) == (2 if self.published else 1), self.done
+        assert self.table.versions() == [0, *self.published.values()], self.done
+
+    def go(self, steps: int) -> None:
+        for _ in range(steps):
+            action = self.random.choices([self.step, self.clear, self.mark], [8, 1.5, 0.4])[0]
+            action()
+            self.check()
+        while self.step():
+            pass
+        self.check()
+        # Whatever has happened: the whole run again publishes.
+        self.run.clear(START, downstream=True)
+        Path(f"{self.table.path}.todo").write_text(json.dumps(["stages"]))
+        self.run.run()
+        assert self.run.state_of(COMMIT) == "success", self.done
+        assert len(self.table.rows()) == 2, self.done
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_is_cleared_the_row_is_there_once(tmp_path, dag_bags, spark, seed):
+    table = Table(tmp_path / "table", spark)
+    table.write("SELECT 0L AS id")
+    dag = next(bag.dags["job_causes"] for bag in dag_bags if "job_causes" in bag.dags)
+    drawn = random.Random(seed)
+    Drawn(table, SteppedRun(dag, table=table.uri), drawn).go(drawn.randrange(12, 25))
