@@ -13,7 +13,7 @@ import pytest
 from support.stepped_runs import SteppedRun
 from support.table import Table
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.slow]
 
 START, PLAN, RUN, COLLECT, COMMIT = "txn.start", "txn.load.plan", "txn.load.run", "txn.load.collect", "txn.commit"
 
