@@ -11,6 +11,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator
 
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.contract.kinds import kinds_of
+from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from airflow_delta.sensors.partitions import DeltaPartitionSensor
 from support.task_classes import task_classes
 
@@ -18,7 +19,6 @@ NAMES_OF_FIELDS = {"merge_source": "source", "copy_source": "source"}
 
 REFUSED = {
     "DeltaMergePySparkOperator": ("source", "spark_submit", "application"),
-    "DeltaScd2MergeOperator": ("spark_submit", "application"),
 }
 """Parameters of a part that an operator refuses."""
 
@@ -71,6 +71,8 @@ def made(kind: type[BaseOperator], **arguments) -> BaseOperator:
         named["python_callable"] = lambda new_files: None
     if "expected_schema" in arguments:
         named["schema_policy"] = "strict"
+    if kind is DeltaScd2MergeOperator:  # an application could pass it
+        named["source"] = "SELECT 1 AS id"
     if kind is DeltaPartitionSensor:
         named["outlets"] = [delta_asset("/t")]
     return kind(**{"task_id": "t", **named, **arguments})

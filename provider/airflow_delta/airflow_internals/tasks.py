@@ -83,12 +83,17 @@ def params_of_run(dag: Any, task: Any, conf: Any) -> Any:
 
 
 def skip_key() -> str:
-    """Return the key of the XCom in which a task that branches says what it skips."""
+    """Return the key of the XCom in which a task that branches says what it skips.
+
+    Waits for: tasks that can ask why a task was skipped.
+    """
     return str(_skips().XCOM_SKIPMIXIN_KEY)
 
 
 def is_skipped_by(said: Any, task_id: str) -> bool:
     """Return whether a task that branches has skipped one right after it.
+
+    Waits for: tasks that can ask why a task was skipped.
 
     :param said: its XCom of :func:`skip_key`.
     """

@@ -92,9 +92,10 @@ def take_source(task: Any) -> None:
     source = task.merge_source
     check_source(source, whose=f"the task {task.task_id!r}")
     check_is_query(source, whose=f"the task {task.task_id!r}")
-    is_sql = isinstance(source, str) or (isinstance(source, Mapping) and source.get("sql"))
+    passed = source is None and task.application is not None
+    is_other = passed or callable(source) or (isinstance(source, Mapping) and not source.get("sql"))  # an output may be anything
     given = next((name for name in _READ_BY if getattr(task, name) is not None), None)
-    if given is not None and not is_sql:
+    if given is not None and is_other:
         raise DeltaIllegalArgumentException(
             f"The task {task.task_id!r} has {given}: views for the SQL of a source. Its source is not such SQL. Use "
             f"@task.delta_merge, whose function reads table.{_READ_BY[given]}(...), or leave {given} out."
