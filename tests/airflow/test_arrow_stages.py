@@ -84,7 +84,7 @@ def test_reads_are_recorded_for_the_conflict_check(run_dag, tables):
         reads=DeclaredReads(),
     )
     table = ArrowTableReader(view)
-    assert table.add_reads(staged) is staged
+    assert table.add_reads(staged) == staged
     table.read("part = 'a'", columns=["id"])
     assert table.add_reads(staged).reads == DeclaredReads(predicates=("part = 'a'",), scanned=("part = 'a'",))
     assert len(table()) == 4

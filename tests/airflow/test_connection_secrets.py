@@ -522,3 +522,6 @@ def test_credentials_that_never_come_hold_up_nobody_else(connection, listener, m
     assert len(errors) == 2
     assert "did not come within" in str(errors[0])
     assert decision(errors[0]) is RetryAction.RETRY
+    for thread in threading.enumerate():
+        if thread.name == "delta-credentials":
+            thread.join()  # it asks again and again at random moments: Hypothesis takes that for the next test's

@@ -32,6 +32,7 @@ from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.intents import IntentRule
 from publication.lake import LakeTable, forgetful, publish_all, rows
 from publication.points import at, killed, visited
+from support.pauses import sleep_by
 
 PART = "part = 'a'"
 HASTY = CommitPolicy(intents=IntentRule(patience=0.3))
@@ -329,7 +330,7 @@ class TestAClockThatIsWrong:
         assert self.commit(announced, "one") >= 1.0
         waited = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("airflow_delta.transaction.intents.time.sleep", waited.append)
+            sleep_by(patch, waited.append)
             self.commit(announced, "two")
         assert waited == []
 

@@ -26,7 +26,7 @@ def test_no_check_has_seen_something_else(tmp_path, outside_of_the_task_runner, 
         assert not wrong, f"seed {seed + number}: {wrong}\n" + "\n".join(history.told)
         outcomes["published"] += history.published is not None
         outcomes["refused"] += history.refused
-    assert min(outcomes.values()) > count // 10, outcomes
+    assert min(outcomes.values()) > count // 25, outcomes  # a seventh and a third are usual
     figures("checks", tried=count, failed=0, seed=seed, **outcomes)
 
 

@@ -16,6 +16,7 @@ from airflow_delta.log.storage.base import LogStore
 from faults.crash.attempts import Attempt
 from faults.crash.zombie_table import ContendedTable, apart, clean, commit, give_up
 from faults.shared.pasts import Past, World
+from support.pauses import sleep_by
 
 OTHERS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
     "abort": give_up,
@@ -37,7 +38,7 @@ def points_of(path: Path, task: str) -> int:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """The world's clock stands still, but for pauses."""
     world = World()
-    monkeypatch.setattr("time.sleep", world.sleep)
+    sleep_by(monkeypatch, world.sleep)
     apart(monkeypatch)
     return world
 

@@ -15,6 +15,7 @@ import pytest
 from airflow_delta.log.storage.base import LogStore
 from faults.crash.uncertain import FAULTS, READ, Uncertain
 from faults.crash.zombie_table import COMMITTED, GONE, Transaction, commit
+from support.pauses import sleep_by
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -65,7 +66,7 @@ CUT = "A log entry without its last lines is a shorter log entry: see LogStore.p
 def test_one_answer_of_the_store_cannot_be_trusted(
     name: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    sleep_by(monkeypatch, lambda _seconds: None)
     task, rows = TASKS[name]
     number = right = errors = 0
     while True:

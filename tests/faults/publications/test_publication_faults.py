@@ -15,6 +15,7 @@ from faults.crash.uncertain import FAULTS, LIST, PUT, READ, Uncertain
 from faults.crash.zombie_table import slept
 from faults.publications.workers import Lake
 from faults.shared.layers import Remote
+from support.pauses import sleep_by
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -104,7 +105,7 @@ def test_one_answer_of_a_store_cannot_be_trusted(
     name: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_long: bool, figures: Callable[..., None]
 ) -> None:
     """At every put and listing, and at every third read unless the suite is long, of every table."""
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    sleep_by(monkeypatch, lambda _seconds: None)
     prepare, task, outcome = TASKS[name]
     count, step = (3 if is_long else 2), (1 if is_long or fault in (*PUT, *LIST) else 3)
     tried = right = 0

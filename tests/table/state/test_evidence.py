@@ -28,6 +28,7 @@ from airflow_delta.table.state.markers import read_markers
 from airflow_delta.table.state.open_transactions import transaction_state
 from airflow_delta.transaction import CommitPolicy, PostCommitHook
 from faults.shared.pasts import Past, World
+from support.pauses import sleep_by
 from support.table import Table
 
 
@@ -315,7 +316,7 @@ def test_an_abort_that_cannot_see_a_commit_yet_leaves_its_files(table):
 
 def test_a_commit_that_cannot_see_an_abort_yet_publishes_nothing(table, monkeypatch):
     world = World()
-    monkeypatch.setattr("time.sleep", world.sleep)
+    sleep_by(monkeypatch, world.sleep)
     handle = table.begin()
     write = stage(table, handle)
     assert abort(stale(table, world), handle).outcome == "deleted"
@@ -325,7 +326,7 @@ def test_a_commit_that_cannot_see_an_abort_yet_publishes_nothing(table, monkeypa
 
 def test_a_marker_that_stays_unreadable_refuses_the_commit(table, monkeypatch):
     world = World()
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    sleep_by(monkeypatch, lambda _seconds: None)
     handle = table.begin()
     write = stage(table, handle)
     abort(stale(table, world), handle)

@@ -24,6 +24,7 @@ from airflow_delta.log.storage.errors import AmbiguousPutError, StoreAccessError
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import CommitPolicy, Operation, TransactionObserver, last_commit_version_in_session
 from support.actions import add, foreign_info, remove
+from support.pauses import sleep_by
 from support.table import FAST, Table
 from support.work import calls
 
@@ -279,7 +280,7 @@ def test_cancelled_is_read_right_before_each_put(table: Table) -> None:
 
 def test_a_commit_that_nobody_holds_up_does_not_sleep(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("airflow_delta.transaction.commit.loop.time.sleep", slept.append)
+    sleep_by(monkeypatch, slept.append)
     table.commit(add("f"))
     assert slept == []
 
