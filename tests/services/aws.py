@@ -176,6 +176,18 @@ class Aws:
         return {"conn_type": "aws", "login": WORKER_KEY, "password": WORKER_SECRET, "extra": extra}
 
     @property
+    def root(self) -> str:
+        """The URI of the bucket."""
+        return f"s3://{BUCKET}"
+
+    def empty(self) -> None:
+        """Delete what is in the bucket."""
+        store = self.clients["s3"]
+        for page in store.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
+            for each in page.get("Contents", ()):
+                store.delete_object(Bucket=BUCKET, Key=each["Key"])
+
+    @property
     def storage_options(self) -> dict[str, str]:
         """Storage options, for those who judge the tables."""
         return {
@@ -183,11 +195,14 @@ class Aws:
             "aws_region": REGION, "aws_allow_http": "true",
         }  # fmt: skip
 
-    def spark(self, version: str, directory: Path) -> ServiceSpark:
-        """Return a service's Spark, which reaches ``s3://`` with the credentials of the job's role."""
+    def spark(self, version: str, directory: Path, *, is_amazons: bool = True) -> ServiceSpark:
+        """Return a service's Spark, which reaches S3 with the credentials of the job's role.
+
+        :param is_amazons: it knows ``s3://``, too. Hadoop by itself only knows ``s3a://``.
+        """
         directory.mkdir(exist_ok=True)
         defaults = {
-            "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+            **({"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"} if is_amazons else {}),
             "spark.hadoop.fs.s3a.endpoint": self.url,
             "spark.hadoop.fs.s3a.endpoint.region": REGION,
             "spark.hadoop.fs.s3a.path.style.access": "true",
