@@ -1,4 +1,4 @@
-"""Services of ``docs/how-to/services.md`` beside those of AWS, on what stands in for them: each block as printed, each example."""
+"""Services of ``docs/how-to/services.md`` beside those of AWS: each block as printed, and each example, on stand-ins."""
 
 from __future__ import annotations
 
