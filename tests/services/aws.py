@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -132,6 +133,7 @@ class Aws:
     def __enter__(self) -> Self:
         self._submitted_first.start()
         self._server.start()
+        self._forget()
         names = ("s3", "iam", "emr-serverless", "emr", "emr-containers", "glue")
         self.clients = {name: self._client(name) for name in names}
         self.clients["s3"].create_bucket(Bucket=BUCKET)
@@ -159,6 +161,11 @@ class Aws:
             client.close()
         self._server.stop()
         self._submitted_first.stop()
+
+    def _forget(self) -> None:
+        """Let moto forget what an account before this one had: it keeps all in the process."""
+        request = urllib.request.Request(f"{self.url}/moto-api/reset", method="POST")
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).close()
 
     def _client(self, name: str) -> Any:
         keys = {"aws_access_key_id": WORKER_KEY, "aws_secret_access_key": WORKER_SECRET}
