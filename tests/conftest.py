@@ -32,6 +32,7 @@ DEPENDS = {
         "log/arrow",
     ),
     "jobs": ("airflow/test_job_runs.py",),
+    "judged_jobs": ("delta_spark/test_jobs.py",),
     "older_spark": ("spark",),
     "pyarrow": ("log", "transaction", "table", "publication"),
     "python": ("log", "transaction", "contract", "table", "publication", "conformance", "streaming"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -132,6 +133,7 @@ class Aws:
     def __enter__(self) -> Self:
         self._submitted_first.start()
         self._server.start()
+        self._forget()
         names = ("s3", "iam", "emr-serverless", "emr", "emr-containers", "glue")
         self.clients = {name: self._client(name) for name in names}
         self.clients["s3"].create_bucket(Bucket=BUCKET)
@@ -160,6 +162,11 @@ class Aws:
         self._server.stop()
         self._submitted_first.stop()
 
+    def _forget(self) -> None:
+        """Let moto forget what an account before this one had: it keeps all in the process."""
+        request = urllib.request.Request(f"{self.url}/moto-api/reset", method="POST")
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).close()
+
     def _client(self, name: str) -> Any:
         keys = {"aws_access_key_id": WORKER_KEY, "aws_secret_access_key": WORKER_SECRET}
         return boto3.client(name, endpoint_url=self.url, region_name=REGION, **keys)
@@ -176,6 +183,18 @@ class Aws:
         return {"conn_type": "aws", "login": WORKER_KEY, "password": WORKER_SECRET, "extra": extra}
 
     @property
+    def root(self) -> str:
+        """The URI of the bucket."""
+        return f"s3://{BUCKET}"
+
+    def empty(self) -> None:
+        """Delete what is in the bucket."""
+        store = self.clients["s3"]
+        for page in store.get_paginator("list_objects_v2").paginate(Bucket=BUCKET):
+            for each in page.get("Contents", ()):
+                store.delete_object(Bucket=BUCKET, Key=each["Key"])
+
+    @property
     def storage_options(self) -> dict[str, str]:
         """Storage options, for those who judge the tables."""
         return {
@@ -183,11 +202,14 @@ class Aws:
             "aws_region": REGION, "aws_allow_http": "true",
         }  # fmt: skip
 
-    def spark(self, version: str, directory: Path) -> ServiceSpark:
-        """Return a service's Spark, which reaches ``s3://`` with the credentials of the job's role."""
+    def spark(self, version: str, directory: Path, *, is_amazons: bool = True) -> ServiceSpark:
+        """Return a service's Spark, which reaches S3 with the credentials of the job's role.
+
+        :param is_amazons: it knows ``s3://``, too. Hadoop by itself only knows ``s3a://``.
+        """
         directory.mkdir(exist_ok=True)
         defaults = {
-            "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+            **({"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"} if is_amazons else {}),
             "spark.hadoop.fs.s3a.endpoint": self.url,
             "spark.hadoop.fs.s3a.endpoint.region": REGION,
             "spark.hadoop.fs.s3a.path.style.access": "true",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +27,9 @@ class Livy(Service):
 
     :param directory: an existing directory.
     :param spark: what it submits to.
-    :param lake: a local directory with what may be run.
     """
 
-    def __init__(self, directory: Path, spark: ServiceSpark, lake: Path) -> None:
+    def __init__(self, directory: Path, spark: ServiceSpark) -> None:
         self.port = free_port()
         self.url = f"http://{LOOPBACK}:{self.port}"
         for name in ("livy", "livy/conf", "livy/logs"):
@@ -41,7 +38,6 @@ class Livy(Service):
             "livy.server.host": LOOPBACK,
             "livy.server.port": self.port,
             "livy.spark.master": "local[1]",
-            "livy.file.local-dir-whitelist": f"{lake}/",
         }
         lines = [f"{name} = {value}\n" for name, value in settings.items()]
         (directory / "livy" / "conf" / "livy.conf").write_text("".join(lines))
@@ -63,11 +59,11 @@ class Livy(Service):
         return {"conn_type": "livy", "host": self.url}
 
     @property
-    def batches(self) -> list[dict[str, Any]]:
-        """What was submitted, as the server tells it."""
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self.url}/batches", timeout=30) as answer:
-            return list(json.load(answer)["sessions"])
-
-    def commands(self) -> list[str]:
+    def started(self) -> list[str]:
         """The commands that the server has run."""
         return re.findall(r"SparkProcessBuilder: Running (.*)", self.log.read_text(errors="replace"))
+
+    @property
+    def told(self) -> str:
+        """Its log."""
+        return self.log.read_text(errors="replace")[-20_000:]

@@ -1,4 +1,4 @@
-"""Services of ``docs/how-to/services.md`` beside those of AWS: each block as printed, on what stands in for the service."""
+"""Services of ``docs/how-to/services.md`` beside those of AWS: each block as printed, and each example, on stand-ins."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
+from services.aws import Aws
 from services.databricks_server import Databricks
 from services.dataproc_server import PROJECT, Dataproc
 from services.drivers import ServiceSpark
 from services.livy_server import START, Livy
-from services.page import DELETED, MERGED, ORDERS, UPDATED, Orders, block_of, dag_of
+from services.page import AWS, BLOCKS, EXAMPLES, FOLDER, Orders, OrdersOnS3, block_of, dag_of
 from services.spark_operator import SparkOperator
 from services.synapse_server import POOL, Identity, Synapse
-from support import readers
 
 pytestmark = [
     pytest.mark.usefixtures("installed", "impatient"),
@@ -48,13 +48,23 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio, "sleep", shorter)
 
 
+@pytest.fixture(scope="module")
+def aws(installed: None) -> Iterator[Aws]:
+    with Aws() as account:
+        yield account
+
+
 @pytest.fixture
-def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orders:
-    made = Orders(tmp_path)
-    connect(monkeypatch, lake=made.connection)
+def orders(service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The table of the page: on S3, where the service leaves the program to Spark, which knows no ``s3://``."""
+    on_s3 = service in OPENED_BY_SPARK
+    made = OrdersOnS3(request.getfixturevalue("aws"), tmp_path) if on_s3 else Orders(tmp_path)
+    connect(monkeypatch, **made.connections)
     for name, value in VARIABLES.items():
         monkeypatch.setenv(f"AIRFLOW_VAR_{name.upper()}", value)
-    return made
+    yield made
+    if isinstance(made, OrdersOnS3):
+        made.aws.empty()
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **connections: dict[str, Any]) -> None:
@@ -62,91 +72,115 @@ def connect(monkeypatch: pytest.MonkeyPatch, **connections: dict[str, Any]) -> N
         monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
 
 
+class Runs(Protocol):
+    """What a service was told to run."""
+
+    @property
+    def started(self) -> list[Any]:
+        """All that it has run."""
+
+    @property
+    def told(self) -> str:
+        """What came of it."""
+
+
 @contextmanager
-def databricks(directory: Path, spark: ServiceSpark, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databricks]:
+def databricks(directory: Path, spark: ServiceSpark, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     with Databricks(spark) as service:
         connect(monkeypatch, databricks_default=service.connection)
-        yield service
+        yield service.drivers
 
 
 @contextmanager
-def dataproc(directory: Path, spark: ServiceSpark, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dataproc]:
+def dataproc(directory: Path, spark: ServiceSpark, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     with Dataproc(spark) as service:
         connect(monkeypatch, google_cloud_default=service.connection)
         for name, value in service.environment.items():
             monkeypatch.setenv(name, value)
-        yield service
+        yield service.drivers
 
 
 @contextmanager
-def synapse(directory: Path, spark: ServiceSpark, monkeypatch: pytest.MonkeyPatch) -> Iterator[Synapse]:
+def synapse(directory: Path, spark: ServiceSpark, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     with Synapse(directory, spark) as service, Identity() as identity:
         connect(monkeypatch, azure_synapse_default=service.connection)
         for name, value in identity.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.certificate.path))
-        yield service
+        yield service.drivers
 
 
 @contextmanager
-def spark_operator(directory: Path, spark: ServiceSpark, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkOperator]:
+def spark_operator(directory: Path, spark: ServiceSpark, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     with SparkOperator(spark) as service:
         connect(monkeypatch, kubernetes_default=service.connection)
+        yield service.drivers
+
+
+@contextmanager
+def livy(directory: Path, spark: ServiceSpark, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+    service = Livy(directory, spark).start(START)
+    try:
+        connect(monkeypatch, livy_default=service.connection)
         yield service
+    finally:
+        service.stop()
 
 
 SERVICES = {
-    "Databricks": (databricks, DELETED),
-    "Dataproc": (dataproc, MERGED),
-    "Dataproc Serverless": (dataproc, UPDATED),
-    "Spark operator": (spark_operator, MERGED),
-    "Synapse": (synapse, ORDERS),
+    "Livy": livy,
+    "Dataproc": dataproc,
+    "Dataproc Serverless": dataproc,
+    "Databricks": databricks,
+    "Spark operator": spark_operator,
+    "Synapse": synapse,
 }
-"""What stands in for a service, and what the table has after its block."""
+"""What stands in for a service."""
 
-WAITS = {
-    "Databricks": ("3.5", "4"),
-    "Dataproc": ("4", "3.5"),
-    "Dataproc Serverless": ("3.5", "4"),
-    "Spark operator": ("4", "3.5"),
-}
-"""The Spark by which a service runs while the operator waits, and while the triggerer does. Synapse's cannot wait there."""
+OPENED_BY_SPARK = ("Livy", "Spark operator")
+"""They have ``spark-submit`` run what they are given; others have a way of their own to the store."""
 
-RUNS = [(service, wait[deferrable], bool(deferrable)) for service, wait in WAITS.items() for deferrable in (0, 1)]
-RUNS += [("Synapse", version, False) for version in ("3.5", "4")]
+OTHERS = [service for service in BLOCKS if service not in AWS]
+VERSIONS = ("3.5", "4")
 
 
-@pytest.mark.parametrize(("service", "version", "deferrable"), RUNS)
+def running(
+    service: str, version: str, orders: Orders | OrdersOnS3, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> AbstractContextManager[Any]:
+    """Start what stands in for a service.
+
+    :param version: of the Spark by which it runs what is submitted.
+    """
+    if isinstance(orders, OrdersOnS3):
+        return SERVICES[service](directory, orders.aws.spark(version, directory, is_amazons=False), monkeypatch)
+    return SERVICES[service](directory, ServiceSpark(version, directory), monkeypatch)
+
+
+@pytest.mark.parametrize(("service", "version"), [(service, VERSIONS[n % 2]) for n, service in enumerate(OTHERS)])
 def test_the_block_of_a_service_as_printed(
-    service: str, version: str, deferrable: bool, orders: Orders, run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: str, version: str, orders: Any, run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, rows = SERVICES[service]
     name = service.lower().replace(" ", "_")
-    with start(tmp_path, ServiceSpark(version, tmp_path), monkeypatch) as running:
-        run = run_dag(dag_of(block_of(service), name, deferrable=deferrable), name)
-        assert run.state == "success", running.drivers.told
-        assert len(running.drivers.started) == 1
+    with running(service, version, orders, tmp_path, monkeypatch) as runs:
+        run = run_dag(dag_of(block_of(service), name), name)
+        assert run.state == "success", runs.told
+        assert len(runs.started) == 1
     assert orders.version == orders.made + 1
-    assert sorted(tuple(row.values()) for row in readers.rows(orders.path)) == rows
+    assert orders.rows() == BLOCKS[service]
 
 
-@pytest.mark.parametrize(("version", "deferrable"), [("3.5", False), ("4", True)])
-def test_the_block_of_livy_as_printed_on_livys_own_server(
-    version: str, deferrable: bool, orders: Orders, run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("service", "version"), [(service, VERSIONS[~n % 2]) for n, service in enumerate(OTHERS)])
+def test_the_example_of_a_service(
+    service: str, version: str, orders: Any, run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = Livy(tmp_path, ServiceSpark(version, tmp_path), orders.root)
-    server.start(START)
-    try:
-        connect(monkeypatch, livy_default=server.connection)
-        run = run_dag(dag_of(block_of("Livy"), "livy", deferrable=deferrable), "livy")
-        assert [batch["state"] for batch in server.batches] == ["success"], server.log.read_text(errors="replace")[-5000:]
-        assert run.state == "success"
-    finally:
-        server.stop()
-    [command] = server.commands()
-    assert "/application.py' '--delta-request' 'file:/" in command
+    """It waits in the triggerer, but for Synapse's, whose operator cannot."""
+    name, rows = EXAMPLES[service]
+    with running(service, version, orders, tmp_path, monkeypatch) as runs:
+        run = run_dag(FOLDER / f"{name}.py", name)
+        assert run.state == "success", runs.told
+        assert len(runs.started) == 1
     assert orders.version == orders.made + 1
-    assert sorted(tuple(row.values()) for row in readers.rows(orders.path)) == DELETED
+    assert orders.rows() == rows
 
 
 @pytest.mark.parametrize(
@@ -158,20 +192,19 @@ def test_the_block_of_livy_as_printed_on_livys_own_server(
     ],
 )
 def test_a_driver_that_the_service_starts_again(
-    service: str, before: str, after: str, orders: Orders, run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: str, before: str, after: str, orders: Any, run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, rows = SERVICES[service]
     block = block_of(service).replace(before, after)
     assert block != block_of(service)
     name = f"{service.lower().replace(' ', '_')}_again"
-    with start(tmp_path, ServiceSpark("3.5", tmp_path), monkeypatch) as running:
-        running.drivers.again = lambda run: run == 1  # it has done all, and its end got lost
+    with running(service, "3.5", orders, tmp_path, monkeypatch) as runs:
+        runs.again = lambda run: run == 1  # it has done all, and its end got lost
         run = run_dag(dag_of(block, name), name)
-        assert run.state == "success", running.drivers.told
-        first, second = running.drivers.started
+        assert run.state == "success", runs.told
+        first, second = runs.started
         assert first == second
     assert orders.version == orders.made + 1
-    assert sorted(tuple(row.values()) for row in readers.rows(orders.path)) == rows
+    assert orders.rows() == BLOCKS[service]
 
 
 @pytest.mark.parametrize(
@@ -187,15 +220,14 @@ def test_a_driver_that_the_service_starts_again(
     ],
 )
 def test_what_is_not_in_the_schema_of_a_service_runs_nothing(
-    service: str, before: str, after: str, orders: Orders, run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: str, before: str, after: str, orders: Any, run_dag: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stands in for a service is no yes-man."""
-    start, _ = SERVICES[service]
     block = block_of(service).replace(before, after)
     assert block != block_of(service)
     name = f"{service.lower().replace(' ', '_')}_refused"
-    with start(tmp_path, ServiceSpark("3.5", tmp_path), monkeypatch) as running:
+    with running(service, "3.5", orders, tmp_path, monkeypatch) as runs:
         run = run_dag(dag_of(block, name), name)
-        assert not running.drivers.started
+        assert not runs.started
     assert run.state == "failed"
     assert orders.version == orders.made

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
-from airflow_delta.contract.request import StageRequest
+from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, Metadata
@@ -152,12 +152,7 @@ class Table:
         """Stage rows: an Arrow table, SQL text, or a DataFrame."""
         view = self.view(handle, task_id=task_id, **_of_view(options))
         request = plan_stage(view, **options)
-        if isinstance(rows, pa.Table):
-            report = stage_arrow(self.log(), rows, request)
-        else:
-            from airflow_delta.spark import stage_dataframe
-
-            report = stage_dataframe(self.spark, self.spark.sql(rows) if isinstance(rows, str) else rows, request)
+        report = stage_arrow(self.log(), rows, request) if isinstance(rows, pa.Table) else self.write_rows(request, rows)
         return StagedWrite.from_dict(_travelled(collect_stage(view, request, report)))
 
     def stage_files(self, handle: TransactionHandle, *, task_id: str = "files", **options: Any) -> StagedWrite:
@@ -185,14 +180,23 @@ class Table:
         :param plan: ``plan_delete``, ``plan_merge``, ...
         :param source: SQL text, or a DataFrame.
         """
-        from airflow_delta.spark.run_operation import run_operation
-
         staged = plan(self.view(handle, task_id=task_id, **_of_view(arguments)), **arguments)
         if isinstance(staged, SparkWork):
             request = StageRequest.from_dict(_travelled(staged.request))
-            df = self.spark.sql(source) if isinstance(source, str) else source
-            staged = staged.collect(request, run_operation(self.spark, request, df))
+            staged = staged.collect(request, self.run_work(request, source))
         return StagedWrite.from_dict(_travelled(staged))
+
+    def write_rows(self, request: StageRequest, rows: Any) -> StageReport:
+        """Do the Spark work of a stage of rows: SQL text, or a DataFrame."""
+        from airflow_delta.spark import stage_dataframe
+
+        return stage_dataframe(self.spark, self.spark.sql(rows) if isinstance(rows, str) else rows, request)
+
+    def run_work(self, request: StageRequest, source: Any) -> StageReport:
+        """Do the Spark work of an operation."""
+        from airflow_delta.spark.run_operation import run_operation
+
+        return run_operation(self.spark, request, self.spark.sql(source) if isinstance(source, str) else source)
 
     def publish(self, handle: TransactionHandle, *staged: StagedWrite | Mapping[str, Any], **options: Any) -> CommitResult:
         return publish(self.log(), handle, list(staged), attempt=new_attempt(), **options)

@@ -52,6 +52,7 @@ NAMED = {
     "airflow": ("apache-airflow",),
     "frames": ("pandas", "polars", "duckdb"),
     "jobs": ("pyspark",),
+    "judged_jobs": ("pyspark",),
     "older_spark": ("pyspark",),
     "pyarrow": ("pyarrow",),
     "python": (),
@@ -75,7 +76,7 @@ SLOWER = (
     "and not installed"
 )
 
-MARKED = {"jobs": "not stores"}
+MARKED = {"jobs": "not stores", "judged_jobs": "delta_spark"}
 """Which tests run of those that depend on something, if not the quick ones."""
 
 
