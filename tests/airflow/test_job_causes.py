@@ -127,7 +127,7 @@ class TestTheJobFails:
         one.run.run()
         assert one.states() == {"plan": "success", "run": "success", "collect": "failed", "commit": "upstream_failed"}
         text = told()
-        assert ("SchemaMismatchException" if todo == "fails" else "ended, and left no report at") in text
+        assert ("SchemaMismatchException" if todo == "fails" else "has left no report at") in text
         assert one.rows == [0]
 
     def test_before_a_task_that_runs_nevertheless(self, world, told):
@@ -151,7 +151,7 @@ def test_marked_as_success_without_having_run(world, told):
     one.run.run(until=RUN)
     one.run.mark(RUN, "success").run()
     assert (one.states()["collect"], one.rows) == ("failed", [0])
-    assert "ended, and left no report at" in told()
+    assert "has left no report at" in told()
 
 
 @pytest.mark.parametrize("task_id", [PLAN, COLLECT])
