@@ -160,8 +160,8 @@ class DeltaStageArrowOperator(
         :class:`~airflow_delta.operators.copy_into.DeltaCopyIntoOperator` finds and records them. A directory, a file or a pattern
         of paths; or a mapping of one to options
         (:class:`~airflow_delta.tasks.stage.files_to_load.NewFilesParameters`). The function names ``new_files`` among its
-        parameters and gets a tuple of :class:`~airflow_delta.tasks.stage.files_to_load.NewFile`. All of them count as loaded, also
-        those that it passes over; if there are none, it is not called. (templated)
+        parameters and gets a tuple of :class:`~airflow_delta.tasks.stage.files_to_load.NewFile`. All of them count as loaded,
+        also those that it passes over; if there are none, it is not called. (templated)
     :param write_options: ``compression`` and ``maxRecordsPerFile``, as for Spark's Parquet writer. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWorkParameters`,

@@ -70,8 +70,8 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
             StagingException,
             f"The job of stage {request.stage} has left no report at {log.uri}/{directory}, {_other_traces(log, request)}, or "
             "its program does not call delta_stage(spark).write(df). It may also still be running, if the task that runs it does "
-            "not wait for its end. Nothing was collected. See the job's own log, then clear the task that runs it, with everything "
-            "downstream.",
+            "not wait for its end. Nothing was collected. See the job's own log, then clear the task that runs it, with "
+            "everything downstream.",
             version=request.read_version,
         )
     error: DeltaError | None = None
