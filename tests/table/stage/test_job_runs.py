@@ -168,6 +168,26 @@ def test_all_who_collect_at_once_take_the_same_report(job):
     assert len(set(found)) == 1
 
 
+def test_who_chooses_second_takes_what_the_first_has_chosen(job, monkeypatch):
+    """Although it has seen less: a report that another's clock calls older came between its look and its choice."""
+    table, request, leave = job
+    leave("b", directories=("b",))
+    log = table.log()
+    read_many, first = log.store.read_many, []
+
+    def other_comes_between(paths):
+        if not first:
+            first.append(None)
+            leave("a", directories=("a",))
+            os.utime(table.path / request.directory / "reports" / "a" / "part-00000.txt", (1_600_000_000,) * 2)
+            first[0] = read_report(table.log(), request).directories
+        return read_many(paths)
+
+    monkeypatch.setattr(log.store, "read_many", other_comes_between)
+    assert read_report(log, request).directories == first[0] == ("a",)
+    assert read_report(table.log(), request).directories == ("a",)
+
+
 def test_a_report_of_an_earlier_release_lies_in_the_directory_itself(job):
     table, request, leave = job
     leave(".", directories=("old",))
