@@ -134,6 +134,16 @@ class TestATaskThatFails:
         assert found is error
         assert "What the job reports cannot be read" in text
 
+    def test_the_plan_is_of_another_transaction(self, world, fails):
+        """The start task has run again, alone: what was planned before is not this transaction's."""
+        world.leave(world.plan(), "a", error_class="SchemaMismatchException", error_message="no column id")
+        world.execute("t.start")
+        found, error, text = fails()
+        assert found is error
+        assert "What the job reports cannot be read" in text
+        assert "is of transaction" in text
+        assert "no column id" not in text
+
     def test_a_notification_says_why_too(self, world):
         world.leave(world.plan(), "a", error_class="SchemaMismatchException", error_message="no column id")
         (event,) = delta_events({**world.context(RUN), "exception": RuntimeError("the service says so")})
