@@ -87,6 +87,11 @@ def test_which_tasks_are_in_a_job(world):
     assert found[RUN].group_id == "t.job"
 
 
+def test_a_plan_is_that_of_the_task_that_collects(world):
+    request = world.plan()
+    assert (request.task_id, request.stage) == (COLLECT, COLLECT)
+
+
 class TestATaskThatFails:
     @pytest.fixture
     def fails(self, world, caplog):

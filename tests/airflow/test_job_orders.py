@@ -1,12 +1,12 @@
 """Random orders of what the scheduler runs, and a user clears or marks, around a job: what whole runs publish by Airflow's rules.
 
 Judged after each step: nothing but the commit publishes, after start, plan, run and collect have succeeded; it publishes what was
-collected last, for the transaction that is open now, and no transaction twice; the job's row is in the table at most once, since a
-rerun replaces it. At the end: whatever has happened, the whole run cleared publishes.
+collected last, for the transaction that is open now, and none twice; the job's row is in the table at most once, since a rerun
+replaces it. At the end: whatever has happened, the whole run cleared publishes.
 
 No single check is judged here: most of these orders are refused in several places, one after the other, so that the outcome is
-right without any one of them. Each check has its test in ``table/stage/test_job_runs.py`` (reports), ``test_job_groups.py`` (plans),
-``test_job_listener.py`` (durable operators) or ``test_job_causes.py`` (what was cleared). ``table/stage/test_job_histories.py`` has
+right without any one of them. Each check has its test: ``table/stage/test_job_runs.py`` (reports), ``test_job_groups.py`` (plans),
+``test_job_listener.py`` (durable operators), ``test_job_causes.py`` (what was cleared). ``table/stage/test_job_histories.py`` has
 drivers that overlap, without Airflow.
 """
 
