@@ -5,7 +5,7 @@ collected last, for the transaction that is open now, and none twice; the job's 
 replaces it. At the end: whatever has happened, the whole run cleared publishes.
 
 No single check is judged here: most of these orders are refused in several places, one after the other, so that the outcome is
-right without any one of them. Each check has its test: ``table/stage/test_job_runs.py`` (reports), ``test_job_groups.py`` (plans),
+right without any one. Each check has its test: ``table/stage/test_job_runs.py`` (reports), ``test_job_groups.py`` (plans),
 ``test_job_listener.py`` (durable operators), ``test_job_causes.py`` (what was cleared). ``table/stage/test_job_histories.py`` has
 drivers that overlap, without Airflow.
 """
