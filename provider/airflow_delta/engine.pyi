@@ -110,9 +110,9 @@ from airflow_delta.table.operations.rewrite.update import plan_update as plan_up
 from airflow_delta.table.operations.row_tracking import enable_row_tracking as enable_row_tracking
 from airflow_delta.table.operations.statistics import compute_statistics as compute_statistics
 from airflow_delta.table.operations.vacuum.run import vacuum as vacuum
-from airflow_delta.table.positions.files.new_files import CopyIntoOptions as CopyIntoOptions
-from airflow_delta.table.positions.files.new_files import find_source_files as find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern as SourcePattern
+from airflow_delta.table.positions.files.unloaded import CopyIntoOptions as CopyIntoOptions
+from airflow_delta.table.positions.files.unloaded import find_source_files as find_source_files
 from airflow_delta.table.preview.conflict import note_conflict as note_conflict
 from airflow_delta.table.preview.preview import published as published
 from airflow_delta.table.preview.preview import write_preview as write_preview

@@ -127,7 +127,7 @@ class TestTheJobFails:
         one.run.run()
         assert one.states() == {"plan": "success", "run": "success", "collect": "failed", "commit": "upstream_failed"}
         text = told()
-        assert ("SchemaMismatchException" if todo == "fails" else "ended, and left no report at") in text
+        assert ("SchemaMismatchException" if todo == "fails" else "has left no report at") in text
         assert one.rows == [0]
 
     def test_before_a_task_that_runs_nevertheless(self, world, told):
@@ -151,7 +151,7 @@ def test_marked_as_success_without_having_run(world, told):
     one.run.run(until=RUN)
     one.run.mark(RUN, "success").run()
     assert (one.states()["collect"], one.rows) == ("failed", [0])
-    assert "ended, and left no report at" in told()
+    assert "has left no report at" in told()
 
 
 @pytest.mark.parametrize("task_id", [PLAN, COLLECT])
@@ -214,8 +214,24 @@ def test_cleared_before_the_commit(world, cleared, downstream, states, rows):
     assert ("plan" in cleared or (downstream and cleared == "start")) == (one.plan != first)
 
 
-@pytest.mark.parametrize("downstream", [False, True])
 @pytest.mark.parametrize("cleared", [PLAN, RUN])
+def test_a_commit_that_begins_before_what_was_cleared_has_ended(world, told, cleared):
+    """The scheduler may run both at once: the commit stands after the task that collects, which nobody has cleared."""
+    one = world("job_causes")
+    one.run.run(until=COMMIT)
+    one.run.clear(cleared)
+    assert one.run.ready() == sorted([(COMMIT, -1), (cleared, -1)])
+    one.run.run_task(COMMIT)
+    assert (one.states()["commit"], one.rows) == ("failed", [0])
+    assert "UpstreamFailedException" in told()
+    one.run.run()  # to the end, with the abort
+    assert one.rows == [0]
+    one.run.clear(START, downstream=True).run()
+    assert (one.states(), one.rows) == (GREEN, [0, one.drivers])
+
+
+@pytest.mark.parametrize("downstream", [False, True])
+@pytest.mark.parametrize("cleared", [PLAN, RUN, COLLECT, COMMIT])
 def test_cleared_after_the_commit(world, told, cleared, downstream):
     """Nothing is published again, and no job does its work again."""
     one = world("job_causes")
@@ -229,6 +245,58 @@ def test_cleared_after_the_commit(world, told, cleared, downstream):
         assert (one.rows, one.table.versions()) == ([0, 1], [0, 1])
     assert "failed" not in one.states().values()
     assert one.run.xcom(COMMIT)["version"] == 1
+
+
+def test_collect_and_commit_cleared_after_the_commit(world):
+    """Request and reports are gone then; the log says what was published."""
+    one = world("job_causes")
+    one.run.run()
+    version = one.run.xcom(COMMIT)["version"]
+    one.run.clear(COLLECT, COMMIT).run()
+    assert (one.states(), one.rows, one.table.versions()) == (GREEN, [0, 1], [0, 1])
+    assert one.run.xcom(COMMIT)["version"] == version
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "states", "rows"),
+    [
+        ("job_causes", "success success success success", [0, 2]),
+        ("job_with_cleanup", "skipped skipped success success", [0, 1]),
+    ],
+    ids=["a rerun replaces", "a rerun skips"],
+)
+def test_cleared_as_a_whole_after_the_commit(world, dag_id, states, rows):
+    """With ``rerun_policy="replace"``, what a new job stages replaces what the first one did; by default there is no new job."""
+    one = world(dag_id)
+    one.run.run()
+    one.run.clear(START, downstream=True).run()
+    assert (one.states(), one.rows) == (dict(zip(GREEN, states.split(), strict=True)), rows)
+    assert one.drivers == rows[-1]
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "todo", "cleared"),
+    [
+        ("job_causes", "fails", PLAN),
+        ("job_causes", "fails", RUN),
+        ("job_with_cleanup", "loses the worker", RUN),
+        ("job_with_cleanup", "loses the worker", COLLECT),
+        ("job_with_cleanup", "loses the worker", COMMIT),
+    ],
+)
+def test_cleared_after_an_abort(world, told, dag_id, todo, cleared):
+    """The transaction stays aborted, whatever its job stages or has staged; with the task that starts one, there is a new one."""
+    one = world(dag_id, todo)
+    one.run.run()
+    told()
+    if cleared == COMMIT:  # by somebody who has seen that the job ended well
+        one.run.mark(RUN, "success")
+    one.run.clear(cleared, downstream=True).run()
+    assert one.states()["commit"] == ("failed" if cleared == COMMIT else "upstream_failed")
+    assert (one.rows, one.table.versions()) == ([0], [0])
+    assert "aborted" in told()
+    one.run.clear(START, downstream=True).run()
+    assert (one.states(), one.rows) == (GREEN, [0, one.drivers])
 
 
 def test_a_branch_leaves_a_job_out(world):
@@ -274,3 +342,9 @@ class TestMapped:
         one.run.run()
         assert [one.run.state_of("of_day.txn.commit", index) for index in range(2)] == ["success", "success"]
         assert (one.rows, one.table.versions()) == ([0, 1, 2], [0, 1, 2])
+
+    def test_the_operator_of_a_job(self, world):
+        """All of its instances run the same job: it is one."""
+        one = world("job_mapped_inside")
+        one.run.run()
+        assert (one.run.state_of(COMMIT), one.rows, one.drivers) == ("success", [0, 1], 2)

@@ -146,9 +146,16 @@ def test_a_plan_that_is_not_its_own_is_refused(collecting, planned):
 
 
 @pytest.mark.usefixtures("outside_of_the_task_runner")
-def test_a_request_of_another_stage_is_refused(collecting):
+@pytest.mark.parametrize("other", ["transaction", "task", "map index", "attempt"])
+def test_a_request_of_another_stage_is_refused(collecting, other):
+    """It lies where that of the plan should be."""
     table, handle, collect = collecting
-    request = plan_stage(table.view(handle, task_id="another"))
+    view = table.view(
+        table.begin() if other == "transaction" else handle,
+        task_id="another" if other == "task" else "txn.job.collect",
+        map_index=1 if other == "map index" else -1,
+    )
+    request = plan_stage(view)
     put_request(table.log(), request)
     own = table.path / f"staged/{handle.transaction_id}/txn.job.collect/1-a"
     own.mkdir(parents=True)

@@ -87,6 +87,11 @@ def test_which_tasks_are_in_a_job(world):
     assert found[RUN].group_id == "t.job"
 
 
+def test_a_plan_is_that_of_the_task_that_collects(world):
+    request = world.plan()
+    assert (request.task_id, request.stage) == (COLLECT, COLLECT)
+
+
 class TestATaskThatFails:
     @pytest.fixture
     def fails(self, world, caplog):
@@ -133,6 +138,16 @@ class TestATaskThatFails:
         found, error, text = fails()
         assert found is error
         assert "What the job reports cannot be read" in text
+
+    def test_the_plan_is_of_another_transaction(self, world, fails):
+        """The start task has run again, alone: what was planned before is not this transaction's."""
+        world.leave(world.plan(), "a", error_class="SchemaMismatchException", error_message="no column id")
+        world.execute("t.start")
+        found, error, text = fails()
+        assert found is error
+        assert "What the job reports cannot be read" in text
+        assert "is of transaction" in text
+        assert "no column id" not in text
 
     def test_a_notification_says_why_too(self, world):
         world.leave(world.plan(), "a", error_class="SchemaMismatchException", error_message="no column id")

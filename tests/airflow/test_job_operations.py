@@ -389,7 +389,7 @@ def test_an_audit_of_other_attempts(table, spark):
 def test_an_audit_whose_job_left_nothing(table, spark):
     _, _, job = audited(table, spark)
     job.plan()
-    with pytest.raises(StagingException, match="ended, and left no report"):
+    with pytest.raises(StagingException, match="has left no report at"):
         job.collect()
 
 

@@ -12,8 +12,8 @@ import pytest
 from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.spark.source_files import read_spark_files
-from airflow_delta.table.positions.files.new_files import CopyIntoOptions, SourceFiles, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern
+from airflow_delta.table.positions.files.unloaded import CopyIntoOptions, SourceFiles, find_source_files
 from support.table import Table
 
 if TYPE_CHECKING:

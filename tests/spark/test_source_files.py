@@ -14,8 +14,8 @@ import pytest
 
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.spark.source_files import read_spark_files
-from airflow_delta.table.positions.files.new_files import CopyIntoOptions, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern
+from airflow_delta.table.positions.files.unloaded import CopyIntoOptions, find_source_files
 from airflow_delta.table.stage.plan_create import plan_create
 from support.readers import READERS
 from support.table import Table

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyarrow import csv
 
-from airflow_delta.table.positions.files.new_files import SourceFiles
+from airflow_delta.table.positions.files.unloaded import SourceFiles
 
 _EMPTY_IS_NULL = csv.ConvertOptions(strings_can_be_null=True)
 

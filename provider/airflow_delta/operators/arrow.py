@@ -18,7 +18,7 @@ from airflow_delta.hooks.frames import ROW_LIMIT
 from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.functions import authors_own, call_function, injected_by, without_injected
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage.new_files import find_new_files, new_files, parse_new_files
+from airflow_delta.tasks.stage.files_to_load import find_new_files, new_files, parse_new_files
 from airflow_delta.tasks.stage.new_rows import NewRowsParameters, check_publishes_alone
 from airflow_delta.tasks.stage.operator import StageOperator
 from airflow_delta.tasks.stage.read_versions import OtherTables, ReadVersions, ReadVersionsParameters
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.positions.files.new_files import SourceFiles
+    from airflow_delta.table.positions.files.unloaded import SourceFiles
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
@@ -158,9 +158,10 @@ class DeltaStageArrowOperator(
     :param python_callable: function that returns the rows.
     :param new_files: files that the function reads: those of a source that the table does not have yet, each exactly once, as
         :class:`~airflow_delta.operators.copy_into.DeltaCopyIntoOperator` finds and records them. A directory, a file or a pattern
-        of paths; or a mapping of one to options of :class:`~airflow_delta.tasks.stage.new_files.NewFilesParameters`. The function
-        names ``new_files`` among its parameters and gets a tuple of :class:`~airflow_delta.tasks.stage.new_files.NewFile`. All of
-        them count as loaded, also those that it passes over; if there are none, it is not called. (templated)
+        of paths; or a mapping of one to options
+        (:class:`~airflow_delta.tasks.stage.files_to_load.NewFilesParameters`). The function names ``new_files`` among its
+        parameters and gets a tuple of :class:`~airflow_delta.tasks.stage.files_to_load.NewFile`. All of them count as loaded,
+        also those that it passes over; if there are none, it is not called. (templated)
     :param write_options: ``compression`` and ``maxRecordsPerFile``, as for Spark's Parquet writer. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWorkParameters`,

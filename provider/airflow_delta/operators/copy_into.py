@@ -25,7 +25,7 @@ from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
 from airflow_delta.tasks.spark.storage import SparkStorage
-from airflow_delta.tasks.stage.new_files import NewFilesParameters, find_new_files
+from airflow_delta.tasks.stage.files_to_load import NewFilesParameters, find_new_files
 from airflow_delta.tasks.stage.reads import StageReadRecorder
 
 if TYPE_CHECKING:

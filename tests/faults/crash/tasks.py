@@ -26,8 +26,8 @@ from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows, 
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
-from airflow_delta.table.positions.files.new_files import CopyIntoOptions, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern
+from airflow_delta.table.positions.files.unloaded import CopyIntoOptions, find_source_files
 from airflow_delta.table.run import run_transaction
 from airflow_delta.table.stage.stage_view import SparkWork, open_stage
 from airflow_delta.table.stage.write.collect import collect_files, collect_stage

@@ -17,8 +17,8 @@ from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.arrow.source_files import read_arrow_files
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.operations.vacuum.run import vacuum
-from airflow_delta.table.positions.files.new_files import CopyIntoOptions, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern, matching
+from airflow_delta.table.positions.files.unloaded import CopyIntoOptions, find_source_files
 from airflow_delta.table.state.open_transactions import list_transactions
 from support.actions import column, schema
 from support.table import Table

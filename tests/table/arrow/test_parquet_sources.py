@@ -10,8 +10,8 @@ from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.arrow.source_files import read_arrow_files
-from airflow_delta.table.positions.files.new_files import SourceFiles
 from airflow_delta.table.positions.files.records import LoadedFile
+from airflow_delta.table.positions.files.unloaded import SourceFiles
 
 
 @pytest.fixture

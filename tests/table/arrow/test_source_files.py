@@ -21,9 +21,9 @@ from airflow_delta.exceptions import DeltaError, SchemaMismatchException
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.arrow.source_files import read_arrow_files
-from airflow_delta.table.positions.files.new_files import CopyIntoOptions, SourceFiles, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern
-from airflow_delta.tasks.stage.new_files import new_files
+from airflow_delta.table.positions.files.unloaded import CopyIntoOptions, SourceFiles, find_source_files
+from airflow_delta.tasks.stage.files_to_load import new_files
 from support.readers import READERS
 from support.table import Table
 

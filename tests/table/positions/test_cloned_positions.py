@@ -20,9 +20,9 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows, read_new_rows
 from airflow_delta.table.operations.clone import clone_table
-from airflow_delta.table.positions.files.new_files import CopyIntoOptions, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern
 from airflow_delta.table.positions.files.records import RECORD_DIRECTORY
+from airflow_delta.table.positions.files.unloaded import CopyIntoOptions, find_source_files
 from support.source_files import csv_rows
 from support.table import Table
 

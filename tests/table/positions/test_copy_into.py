@@ -37,9 +37,9 @@ from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.arrow.source_files import read_arrow_files
 from airflow_delta.table.operations.restore import restore
 from airflow_delta.table.operations.vacuum.run import vacuum
-from airflow_delta.table.positions.files.new_files import CopyIntoOptions, SourceFiles, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern, matching
 from airflow_delta.table.positions.files.records import RECORD_DIRECTORY, Loaded, LoadedFile, LoadRecord, RecordName, new_record
+from airflow_delta.table.positions.files.unloaded import CopyIntoOptions, SourceFiles, find_source_files
 from support.readers import READERS
 from support.source_files import csv_rows
 from support.table import Table

@@ -20,10 +20,10 @@ from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.positions.files.load import pinned_load
-from airflow_delta.table.positions.files.new_files import CopyIntoOptions, SourceFiles, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern
 from airflow_delta.table.positions.files.places import default_consumer
 from airflow_delta.table.positions.files.records import Loaded, LoadedFile, new_record
+from airflow_delta.table.positions.files.unloaded import CopyIntoOptions, SourceFiles, find_source_files
 from support.table import Table, put_rows
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]})

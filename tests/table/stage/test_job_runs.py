@@ -65,6 +65,36 @@ def test_the_error_of_the_last_run_is_raised_and_a_retry_of_the_job_may_still_st
     assert read_report(table.log(), request).directories == ("three",)
 
 
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ([], "and no other file: it did not run for this plan, ended before it wrote anything, or"),
+        (
+            ["a1/part-0.parquet", "b2/_temporary/0/part-1"],
+            r"but other files \(2, the last one of 2023-11-14 22:13:20 UTC\)",
+        ),
+        (
+            ["reports/c3/_temporary/0/_temporary/attempt/part-00000.txt"],
+            r"but other files \(1, .*: it was stopped before its end",
+        ),
+    ],
+    ids=["nothing", "rows", "a report that is being written"],
+)
+def test_without_a_report_the_error_says_what_else_is_there_and_not_that_the_job_ended(job, left, said):
+    """A service may still be running it: whoever collects sees the storage only."""
+    table, request, _ = job
+    directory = table.path / request.directory
+    (directory / "application.py").touch()  # the worker's, as the request is
+    for index, name in enumerate(left):
+        (directory / name).parent.mkdir(parents=True)
+        (directory / name).touch()
+        os.utime(directory / name, (1_700_000_000 - index,) * 2)
+    with pytest.raises(StagingException, match=rf"left no report at .*/reports, {said}") as error:
+        read_report(table.log(), request)
+    assert "It may also still be running" in str(error.value)
+    assert "ended, and" not in str(error.value)
+
+
 def test_a_report_that_is_being_written_or_damaged_is_not_collected(job):
     table, request, leave = job
     leave("writing/_temporary/0/_temporary/attempt", directories=("x",))
@@ -136,6 +166,26 @@ def test_all_who_collect_at_once_take_the_same_report(job):
         thread.join()
     assert len(found) == 8
     assert len(set(found)) == 1
+
+
+def test_who_chooses_second_takes_what_the_first_has_chosen(job, monkeypatch):
+    """Although it has seen less: a report that another's clock calls older came between its look and its choice."""
+    table, request, leave = job
+    leave("b", directories=("b",))
+    log = table.log()
+    read_many, first = log.store.read_many, []
+
+    def other_comes_between(paths):
+        if not first:
+            first.append(None)
+            leave("a", directories=("a",))
+            os.utime(table.path / request.directory / "reports" / "a" / "part-00000.txt", (1_600_000_000,) * 2)
+            first[0] = read_report(table.log(), request).directories
+        return read_many(paths)
+
+    monkeypatch.setattr(log.store, "read_many", other_comes_between)
+    assert read_report(log, request).directories == first[0] == ("a",)
+    assert read_report(table.log(), request).directories == ("a",)
 
 
 def test_a_report_of_an_earlier_release_lies_in_the_directory_itself(job):

@@ -22,8 +22,8 @@ from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared,
 
 if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructType
-    from airflow_delta.table.positions.files.new_files import SourceFiles
     from airflow_delta.table.positions.files.records import LoadedFile
+    from airflow_delta.table.positions.files.unloaded import SourceFiles
 
 _THREADS = 8
 _JOINED_ROWS, _JOINED_BYTES = 65_536, 16 << 20

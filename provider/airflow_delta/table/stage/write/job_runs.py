@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_delta import exceptions
@@ -50,7 +51,7 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
 
     From then on it is the one of this attempt, whatever another run of the job leaves.
 
-    :raises StagingException: if there is none: the job ended without staging.
+    :raises StagingException: if there is none: it is not known here whether a run of the job still works.
     :raises DeltaError: the typed error that the stage itself reported.
     """
     directory = f"{request.directory}/{REPORT_DIRECTORY}"
@@ -67,9 +68,10 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
     if not runs:
         raise log.error(
             StagingException,
-            f"The job of stage {request.stage} ended, and left no report at {log.uri}/{directory}: it did not run, was stopped, "
-            "still runs (does its operator wait for it?), or its program does not call delta_stage(spark).write(df). Nothing was "
-            "collected. See its own log, then clear the task that runs it, with everything downstream.",
+            f"The job of stage {request.stage} has left no report at {log.uri}/{directory}, {_other_traces(log, request)}, or "
+            "its program does not call delta_stage(spark).write(df). It may also still be running, if the task that runs it does "
+            "not wait for its end. Nothing was collected. See the job's own log, then clear the task that runs it, with "
+            "everything downstream.",
             version=request.read_version,
         )
     error: DeltaError | None = None
@@ -111,6 +113,19 @@ def reports_left(log: DeltaLog, request: StageRequest) -> list[StageReport | Del
         except DeltaError as error:
             found.append(error)
     return found
+
+
+def _other_traces(log: DeltaLog, request: StageRequest) -> str:
+    """Say whether a job without a report has left anything else, and what that means if it has ended.
+
+    Runs write into directories of their own; directly in the attempt's is what the worker has put there.
+    """
+    start = len(request.directory) + 1
+    files = [status for status in log.store.list_recursive(request.directory) if "/" in status.path[start:]]
+    if not files:
+        return "and no other file: it did not run for this plan, ended before it wrote anything"
+    last = datetime.fromtimestamp(max(status.modification_time for status in files) / 1000, UTC)
+    return f"but other files ({len(files)}, the last one of {last:%Y-%m-%d %H:%M:%S} UTC): it was stopped before its end"
 
 
 def _runs(log: DeltaLog, directory: str) -> dict[str, list[FileStatus]]:

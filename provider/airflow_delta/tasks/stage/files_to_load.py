@@ -17,8 +17,8 @@ from airflow_delta.hooks.delta import DeltaHook
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.positions.files.new_files import SourceFiles
     from airflow_delta.table.positions.files.records import LoadedFile
+    from airflow_delta.table.positions.files.unloaded import SourceFiles
     from airflow_delta.table.stage.stage_view import StageView
     from airflow_delta.tasks.stage.work import StageWork
 
@@ -115,7 +115,7 @@ def find_new_files(stage: StageView, work: StageWork, source: str, options: NewF
     :raises AirflowSkipException: if there is nothing to load, and the task is then to be skipped.
     :raises DeltaTableNotFoundException: if there is no table, and no stage creates it.
 
-    Also raises as :func:`airflow_delta.table.positions.files.new_files.find_source_files` does.
+    Also raises as :func:`airflow_delta.table.positions.files.unloaded.find_source_files` does.
     """
     task: Any = work.task
     if not stage.exists and not stage.target.is_known:
