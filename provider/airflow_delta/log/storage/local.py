@@ -282,23 +282,14 @@ class LocalStore(LocalFolders):
     @_creates
     def _open_directory(self, directory: str) -> int:
         """Open a directory, which is created if it is missing."""
-        try:
-            return self._open_folder(directory)
-        except FileNotFoundError:
-            pass
         parts = parts_of(directory)
-        if self._held is None:
-            self._make_root()
-        there = len(parts)
-        while True:
-            there -= 1
-            try:
-                folder = self._open_folder("/".join(parts[: max(there, 0)]))
-                break
-            except FileNotFoundError:
-                if there <= 0:
-                    raise
-        for name in parts[max(there, 0) :]:
+        try:
+            folder, there = self._open_deepest(parts)
+        except OSError as error:  # the table's own directory is missing, or there are links on the way
+            if error.errno != errno.ENOENT and error.errno not in LINK:
+                raise
+            folder, there = self._open_above(directory)
+        for name in parts[there:]:
             try:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, dir_fd=folder)
@@ -313,6 +304,22 @@ class LocalStore(LocalFolders):
                 os.close(folder)
             folder = inner
         return folder
+
+    def _open_above(self, directory: str) -> tuple[int, int]:
+        """Do as :meth:`_open_deepest`, through links inside the table; the table's own directory is created if it is missing."""
+        parts = parts_of(directory)
+        with contextlib.suppress(FileNotFoundError):
+            return self._open_folder(directory), len(parts)
+        if self._held is None:
+            self._make_root()
+        there = len(parts)
+        while True:
+            there = max(there - 1, 0)
+            try:
+                return self._open_folder("/".join(parts[:there])), there
+            except FileNotFoundError:
+                if there == 0:
+                    raise
 
     def _make_root(self) -> None:
         missing, directory = [], self.local_root.rstrip("/")
