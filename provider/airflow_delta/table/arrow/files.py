@@ -51,6 +51,9 @@ OPEN_FILES = 64
 UNCOPIED_BYTES = 32 << 20
 """Rows that one writer may keep in memory longer than they are needed, since other rows of their batch are."""
 
+DICTIONARY_ROWS = 16
+"""Rows up to which the columns of a small file have no dictionaries: these take longer than the values, and hardly fewer bytes."""
+
 IN_MEMORY_BYTES = 1 << 20
 """Rows up to which the last file of a partition is made in memory: with many partitions most files are that small."""
 
@@ -112,7 +115,7 @@ class WrittenFile(NamedTuple):
 class RowWriter:
     """Writes aligned rows below a directory.
 
-    ``files`` are those that have their names, ``footers`` what is at their end, by path.
+    ``files`` are those that have their names, ``footers`` what stands at their ends, by path and size.
 
     :param directory: relative to the table.
     :param schema: of the rows, in order, under their logical names.
@@ -149,6 +152,7 @@ class RowWriter:
         self._leaves = list(leaf_columns(self._stored))
         self._unique = {path for path, count in Counter(self._leaves).items() if count == 1}
         self._keys = [f.physical_name if mapped else f.name for f in self._partitions]
+        self._id = uuid.uuid4()
         self._compression = compression
         self._most_rows = most_rows
         self._open: dict[str, _Partition] = {}
@@ -158,7 +162,7 @@ class RowWriter:
         self._counting = threading.Lock()
         self.num_files = self.num_rows = self.num_bytes = 0
         self.files: list[WrittenFile] = []
-        self.footers: dict[str, pq.FileMetaData] = {}
+        self.footers: dict[tuple[str, int], pq.FileMetaData] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows."""
@@ -245,13 +249,13 @@ class RowWriter:
         rows = pa.Table.from_batches(partition.batches, self._stored)
         with self._counting:
             self._buffered -= partition.num_bytes
-        has_nan = partition.has_nan
+        has_nan, num_bytes = partition.has_nan, partition.num_bytes
         partition.batches, partition.num_bytes, partition.has_nan = [], 0, False
         while rows.num_rows:
             room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
             part = rows.slice(0, room)
             unbounded = columns_with_nan(part) if has_nan else frozenset()
-            self._file(partition, unbounded, part).write_table(part)
+            self._file(partition, unbounded, part, num_bytes).write_table(part)
             partition.rows += part.num_rows
             if partition.unbounded:
                 partition.nulls += count_nulls(part, partition.unbounded)
@@ -260,7 +264,7 @@ class RowWriter:
             if full or (partition.file is not None and partition.file.tell() >= FILE_BYTES):
                 self._finish(partition)
 
-    def _file(self, partition: _Partition, unbounded: frozenset[str], rows: pa.Table) -> Any:
+    def _file(self, partition: _Partition, unbounded: frozenset[str], rows: pa.Table, num_bytes: int) -> Any:
         if not unbounded <= partition.unbounded:
             self._finish(partition)
         if partition.writer is None:
@@ -269,13 +273,14 @@ class RowWriter:
                 writing = [other for other in self._open.values() if other.writer is not None]
                 if len(writing) >= OPEN_FILES:
                     self._finish(writing[0])
-            small = self._closing and rows.nbytes <= IN_MEMORY_BYTES
+            small = self._closing and num_bytes <= IN_MEMORY_BYTES
             partition.file = pa.BufferOutputStream() if small else self._store.scratch_file()
             partition.unbounded, partition.footer = unbounded, []
             partition.writer = pq.ParquetWriter(
                 partition.file,
                 self._stored,
                 compression=self._compression,
+                use_dictionary=not small or rows.num_rows > DICTIONARY_ROWS,
                 write_statistics=bounded if unbounded else True,
                 version="2.6",
                 store_schema=False,
@@ -295,7 +300,7 @@ class RowWriter:
             self.num_files += 1
             self.num_rows += partition.rows
         codec = "" if self._compression == "none" else f".{self._compression}"
-        name = f"part-{number:05d}-{uuid.uuid4()}.c000{codec}.parquet"
+        name = f"part-{number:05d}-{self._id}.c000{codec}.parquet"
         nulls = {path: partition.nulls[path] for path in sorted(partition.unbounded & self._unique)}
         writer.add_key_value_metadata(nan_note(name, nulls))
         writer.close()
@@ -313,7 +318,7 @@ class RowWriter:
         with self._counting:
             self.num_bytes += size
             self.files.append(WrittenFile(path, size, partition.rows))
-            self.footers[path] = partition.footer[0]
+            self.footers[path, size] = partition.footer[0]
         partition.file = partition.writer = None
         partition.rows, partition.nulls, partition.footer = 0, Counter(), []
 
