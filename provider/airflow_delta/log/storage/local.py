@@ -214,9 +214,9 @@ class LocalStore(LocalFolders):
         finally:
             os.close(folder)
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Create or replace a file by renaming a complete one over it."""
-        self._replace(path, (data,))
+        self._replace(path, (data,), durable=durable)
 
     def scratch_file(self) -> BinaryIO:
         """Return an unnamed file of the table's file system if the system supports it, so that putting it copies nothing."""
@@ -242,7 +242,7 @@ class LocalStore(LocalFolders):
             return
         self._replace(path, iter(lambda: file.read(_COPIED_AT_ONCE), b""))
 
-    def _replace(self, path: str, content: Iterable[bytes] | BinaryIO) -> bool:
+    def _replace(self, path: str, content: Iterable[bytes] | BinaryIO, *, durable: bool = True) -> bool:
         """Replace a file by a complete new one; ``False`` if ``content`` is a file that cannot be linked."""
         directory, name = os.path.split(path)
         folder = self._open_directory(directory)
@@ -253,7 +253,7 @@ class LocalStore(LocalFolders):
                     if not self._link_scratch(folder, temporary, content):
                         return False
                 else:
-                    self._write_new(folder, temporary, content, self._durable)
+                    self._write_new(folder, temporary, content, durable and self._durable)
                 # Hadoop's checksum of the replaced file, by which its readers would consider the new one damaged.
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f".{name}.crc", dir_fd=folder)
@@ -262,7 +262,7 @@ class LocalStore(LocalFolders):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=folder)
                 raise
-            if self._durable:
+            if durable and self._durable:
                 os.fsync(folder)
             return True
         finally:
