@@ -23,6 +23,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.abort import abort, abort_transaction
+from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.state import markers as module
 from airflow_delta.table.state import open_transactions
 from airflow_delta.table.state.evidence import evidence
@@ -457,8 +458,9 @@ def test_of_a_whole_commit_only_the_log_entry_waits_for_the_disk(table, monkeypa
         synced.append(os.path.realpath(f"/proc/self/fd/{descriptor}").removeprefix(str(table.path.resolve())))
         real(descriptor)
 
+    log = DeltaLog.for_table(table.uri)  # the tables of most tests wait for no disk
     monkeypatch.setattr(os, "fsync", fsync)
-    table.publish(handle, staged)
+    publish(log, handle, [staged], attempt="1")
     assert len(synced) == 2, synced
     assert {name.split("/")[1] for name in synced} == {"_delta_log"}
 
@@ -470,6 +472,6 @@ def test_a_marker_that_a_crash_of_the_machine_left_torn_deletes_nothing(table, l
     path = Path(handle.staging_path) / "_commit-0"
     path.write_bytes(left)
     rows = sorted(table.path.rglob("*.parquet"))
-    found = abort_transaction(table.log(), handle)
-    assert found.committed_version == version
+    found = abort(table.log(), handle)
+    assert (found.outcome, found.version) == ("committed", version)
     assert sorted(table.path.rglob("*.parquet")) == rows
