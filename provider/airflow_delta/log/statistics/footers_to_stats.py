@@ -76,7 +76,12 @@ class FooterStatistics:
     """
 
     def __init__(
-        self, schema: StructType, properties: TableProperties, partition_columns: Sequence[str] = (), *, tight_bounds: bool = False
+        self,
+        schema: StructType,
+        properties: TableProperties,
+        partition_columns: Sequence[str] = (),
+        *,
+        tight_bounds: bool = False,
     ) -> None:
         self._indexed = indexed_leaves(schema, partition_columns, properties)
         self._prefix = properties.data_skipping_string_prefix_length
@@ -152,7 +157,7 @@ class _Column(NamedTuple):
     """
 
     leaf: Leaf
-    index: int
+    position: int
     path: str
     required: bool
     value_of: Callable[[Any], Any] | None
@@ -202,7 +207,7 @@ class _Merged:
         self.high: Any = None
         self.bounded = True
         for group in groups:
-            chunk = group.column(column.index)
+            chunk = group.column(column.position)
             self._add(chunk.statistics, chunk.num_values)
 
     def _add(self, statistics: Any, num_values: int) -> None:

@@ -52,7 +52,7 @@ UNCOPIED_BYTES = 32 << 20
 """Rows that one writer may keep in memory longer than they are needed, since other rows of their batch are."""
 
 DICTIONARY_ROWS = 16
-"""Rows up to which the columns of a small file have no dictionaries: these take longer than the values, and hardly fewer bytes."""
+"""Rows up to which a small file has no dictionaries: they take longer than the values, and hardly fewer bytes."""
 
 IN_MEMORY_BYTES = 1 << 20
 """Rows up to which the last file of a partition is made in memory: with many partitions most files are that small."""

@@ -37,7 +37,6 @@ def read_arrow_files(found: SourceFiles, table: StructType) -> pa.RecordBatchRea
 
     :param table: the table's columns, whose spelling the columns of files get.
     """
-
     small, contents = _small_files(found), dict[str, pa.Buffer]()
 
     def schema_of(file: LoadedFile) -> pa.Schema:
