@@ -21,8 +21,8 @@ from typing import Any
 import checks
 import conflict_check
 import contention_s3
-import publications
 import partitions
+import publications
 import rows
 import stage
 import tables

@@ -168,7 +168,7 @@ def test_small_files_are_read_once_and_others_when_their_rows_are(load, monkeypa
     rows = read_arrow_files(found, schema)
     for name in files:
         (load.source / name).unlink()
-    with pytest.raises(FileNotFoundError, match="3.parquet"):
+    with pytest.raises(FileNotFoundError, match=r"3\.parquet"):
         rows.read_all()
     with pytest.raises(DeltaFileNotFoundException, match=r"5 of 5 files"):
         found.check()
