@@ -10,7 +10,7 @@ import datetime as dt
 import decimal
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from airflow_delta.log import heavy
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.features.stats_columns import indexed_leaves
-from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, DataType, Leaf, MapType, StructType
 from airflow_delta.log.schema.walk import folded
 from airflow_delta.log.statistics.nan_note import NanNote, read_nan_note
 
@@ -82,7 +82,8 @@ def stats_from_footer(
         index = by_path.get(path, by_folded.get(folded(path)))
         if index is None or footer.schema.column(index).max_repetition_level:
             continue
-        count, low, high = _Merged(footer, index, leaf, note).result(properties.data_skipping_string_prefix_length)
+        merged = MergedStatistics(footer, index, leaf.data_type, note, range(footer.num_row_groups))
+        count, low, high = merged.result(properties.data_skipping_string_prefix_length)
         _put(nulls, leaf.physical_path, count)
         _put(minimum, leaf.physical_path, low)
         _put(maximum, leaf.physical_path, high)
@@ -120,11 +121,17 @@ def _put(target: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     target[path[-1]] = value
 
 
-class _Merged:
-    """The statistics of one column over all row groups."""
+class MergedStatistics:
+    """The statistics of one column over some row groups.
 
-    def __init__(self, footer: pq.FileMetaData, index: int, leaf: Leaf, note: NanNote | None) -> None:
-        self.leaf = leaf
+    :param index: of the leaf column in the file.
+    :param data_type: of the column in the table.
+    """
+
+    def __init__(
+        self, footer: pq.FileMetaData, index: int, data_type: DataType, note: NanNote | None, groups: Iterable[int]
+    ) -> None:
+        self.data_type = data_type
         self.column = footer.schema.column(index)
         # parquet-mr (Spark) writes NaN as the maximum; other writers silently ignore NaN in bounds, and only ours notes it.
         self.sees_nan = note is not None or (footer.created_by or "").startswith("parquet-mr")
@@ -132,8 +139,8 @@ class _Merged:
         self.low: Any = None
         self.high: Any = None
         self.bounded = True
-        value_of = _converter(self.column, leaf)
-        for group in range(footer.num_row_groups):
+        value_of = _converter(self.column, data_type)
+        for group in groups:
             chunk = footer.row_group(group).column(index)
             self._add(chunk.statistics, chunk.num_values, value_of)
         self._noted = None if note is None else note.nulls.get(self.column.path)
@@ -165,7 +172,7 @@ class _Merged:
         if not self.bounded or self.low is None:
             return nulls, None, None
         low, high = self.low, self.high
-        name = self.leaf.data_type.name
+        name = self.data_type.name
         if name == "string":
             return nulls, truncate_min(low, prefix), truncate_max(high, prefix)
         if name in FLOATING:
@@ -188,9 +195,9 @@ def _json(value: Any) -> Any:
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
-def _converter(column: Any, leaf: Leaf) -> Callable[[Any], Any] | None:
+def _converter(column: Any, data_type: DataType) -> Callable[[Any], Any] | None:
     """Return a function from physical values to values of the column's type, ``None`` if the file has another type."""
-    physical, name = column.physical_type, leaf.data_type.name
+    physical, name = column.physical_type, data_type.name
     logical = json.loads(column.logical_type.to_json())
     kind = logical.get("Type")
     if name.startswith("decimal"):

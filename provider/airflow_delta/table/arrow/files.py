@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 
 ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_ROWS = 131_072
+"""Who reads a few rows decodes a row group, unless the reader knows the pages."""
 BUFFERED_BYTES = 256 << 20
 FILE_BYTES = 128 << 20
 OPEN_FILES = 64
@@ -202,7 +204,7 @@ class RowWriter:
     # -- files ----------------------------------------------------------------------------------------------------------------
 
     def _flush(self, partition: _Partition) -> None:
-        """Write the rows of a partition that wait, as a row group."""
+        """Write the rows of a partition that wait, as row groups."""
         if not partition.batches:
             return
         rows = pa.Table.from_batches(partition.batches, self._stored)
@@ -212,7 +214,7 @@ class RowWriter:
         while rows.num_rows:
             room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
             part = rows.slice(0, room)
-            self._file(partition, columns_with_nan(part)).write_table(part)
+            self._file(partition, columns_with_nan(part)).write_table(part, ROW_GROUP_ROWS)
             partition.rows += part.num_rows
             partition.nulls += count_nulls(part, partition.unbounded)
             rows = rows.slice(part.num_rows)
