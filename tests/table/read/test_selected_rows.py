@@ -145,9 +145,9 @@ def test_a_legacy_calendar_is_not_looked_up_in_the_footer(tmp_path):
     write_commit(tmp_path, 0, protocol(), metadata(schema_string=json.dumps({"type": "struct", "fields": [field]})))
     rows = pa.table({"day": pa.array([-150_000, 20_000], pa.int32()).cast(pa.date32())})
     file = tmp_path / "1.parquet"
-    pq.write_table(
-        rows.replace_schema_metadata({"org.apache.spark.version": "2.4.8"}), file, row_group_size=1, store_schema=False
-    )
+    with pq.ParquetWriter(file, rows.schema, store_schema=False) as writer:
+        writer.write_table(rows, row_group_size=1)
+        writer.add_key_value_metadata({"org.apache.spark.version": "2.4.8"})
     write_commit(tmp_path, 1, add("1.parquet", size=file.stat().st_size, stats=None))
     with pytest.raises(DeltaLogCorruptedException, match="Julian"):
         read(tmp_path, "day = '2024-10-04'")
