@@ -21,6 +21,7 @@ from typing import Any
 import checks
 import conflict_check
 import contention_s3
+import partitions
 import publications
 import rows
 import stage
@@ -44,6 +45,7 @@ PARTS = [
     "publications",
     "writers",
     "stage",
+    "partitions",
     "rows",
     "operations",
     "scale",
@@ -376,6 +378,7 @@ def main() -> None:
             "publications",
             "writers",
             "stage",
+            "partitions",
             "rows",
             "operations",
             "scale",
@@ -412,6 +415,10 @@ def main() -> None:
             writers(work, quick=options.quick)
         if "stage" in wanted:
             stage.main(work)
+        if "partitions" in wanted:
+            folder = work / "many-partitions"
+            folder.mkdir()
+            ROWS.extend(partitions.main(folder, (100, 1_000) if options.quick else partitions.PARTITIONS))
         if "rows" in wanted:
             ROWS.extend(rows.main(work, rows.ROWS_READ // 10 if options.quick else rows.ROWS_READ))
         if "operations" in wanted:

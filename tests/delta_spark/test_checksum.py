@@ -224,3 +224,15 @@ def test_delta_would_tell_if_we_were_wrong(delta: SparkSession, tmp_path: Path, 
     with pytest.raises(Exception, match=r"(?s).*") as caught:
         assert_valid_to_delta(delta, table)
     assert exception_name(caught.value) == "DeltaIllegalStateException"
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 40, b'{"txnId": "'], ids=["empty", "zeros", "torn"])
+def test_both_read_past_a_checksum_that_a_crash_of_the_machine_left(delta: SparkSession, tmp_path: Path, left: bytes) -> None:
+    path = tmp_path / "table"
+    tables.write_commit(path, 0, [tables.protocol(), tables.metadata()])
+    tables.write_commit(path, 1, [tables.add("a", size=7)])
+    log = DeltaLog.for_table(str(path))
+    assert log.write_checksum(log.snapshot)
+    tables.crc_path(path, 1).write_bytes(left)
+    assert delta.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()[0].numFiles == 1
+    assert DeltaLog.for_table(str(path)).snapshot.num_files == 1

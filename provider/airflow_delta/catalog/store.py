@@ -157,10 +157,10 @@ class CatalogLogStore(LogStore):
         self._check_written(path)
         self._below().put_if_absent(path, data, durable=durable)
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Create or replace a file; raises as :meth:`put_if_absent` does."""
         self._check_written(path)
-        self._below().put(path, data)
+        self._below().put(path, data, durable=durable)
 
     def put_file(self, path: str, file: BinaryIO) -> None:
         """Create or replace a file; raises as :meth:`put_if_absent` does."""

@@ -11,6 +11,7 @@ from airflow_delta.log.cleanup import clean_up_expired_logs as clean_up_expired_
 from airflow_delta.log.data_files.footers import read_footers as read_footers
 from airflow_delta.log.data_files.leaf_columns import PER_SECOND as PER_SECOND
 from airflow_delta.log.data_files.leaf_columns import leaf_paths as leaf_paths
+from airflow_delta.log.data_files.leaf_columns import schema_tree as schema_tree
 from airflow_delta.log.data_files.leaf_columns import timestamps as timestamps
 from airflow_delta.log.expressions.arrow_rows import comparable as comparable
 from airflow_delta.log.expressions.arrow_rows import is_compared_exactly as is_compared_exactly

@@ -73,8 +73,8 @@ class Watched(Layer):
             f"put_if_absent {path}", lambda: self.below.put_if_absent(path, data, durable=durable), site=call_site()
         )
 
-    def put(self, path: str, data: bytes) -> None:
-        self._points.effect(f"put {path}", lambda: self.below.put(path, data), site=call_site())
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._points.effect(f"put {path}", lambda: self.below.put(path, data, durable=durable), site=call_site())
 
     def put_file(self, path: str, file: BinaryIO) -> None:
         self._points.effect(f"put_file {path}", lambda: self.below.put_file(path, file), site=call_site())

@@ -68,8 +68,8 @@ class Uncertain(Remote):
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self._change(f"put_if_absent {path}", lambda: self.below.put_if_absent(path, data, durable=durable), AmbiguousPutError)
 
-    def put(self, path: str, data: bytes) -> None:
-        self._change(f"put {path}", lambda: self.below.put(path, data))
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self._change(f"put {path}", lambda: self.below.put(path, data, durable=durable))
 
     def put_file(self, path: str, file: BinaryIO) -> None:
         data = file.read()

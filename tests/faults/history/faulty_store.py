@@ -83,9 +83,9 @@ class FaultyStore(LocalStore):
         self._request(path)
         return super().open_input(path, size, ranges)
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self._request(path)
-        super().put(path, data)
+        super().put(path, data, durable=durable)
 
     def put_file(self, path: str, file: BinaryIO) -> None:
         self._request(path)

@@ -63,8 +63,8 @@ class Layer(LogStore):
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self.below.put_if_absent(path, data, durable=durable)
 
-    def put(self, path: str, data: bytes) -> None:
-        self.below.put(path, data)
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self.below.put(path, data, durable=durable)
 
     def put_file(self, path: str, file: BinaryIO) -> None:
         self.below.put_file(path, file)

@@ -96,8 +96,8 @@ class Past(Remote):
             raise
         self._made(path)
 
-    def put(self, path: str, data: bytes) -> None:
-        self.below.put(path, data)
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        self.below.put(path, data, durable=durable)
         self._made(path)
 
     def put_file(self, path: str, file: BinaryIO) -> None:

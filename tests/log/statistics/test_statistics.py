@@ -19,7 +19,7 @@ from airflow_delta.log.checkpoint.spark_schema import spark_schema
 from airflow_delta.log.data_files.footers import read_footers
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import StructType, parse_schema, to_json
-from airflow_delta.log.statistics.footers_to_stats import stats_from_footer, truncate_max, truncate_min
+from airflow_delta.log.statistics.footers_to_stats import FooterStatistics, stats_from_footer, truncate_max, truncate_min
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.factory import store_for
 
@@ -321,3 +321,24 @@ def test_a_name_with_a_dot_prunes_by_itself(tmp_path, checkpoint):
         paths = [file.path for file in snapshot.add_files(predicate)]
         found = sorted(row for path in paths for row in pq.read_table(tmp_path / "t" / path).column("x").to_pylist())
         assert found == kept, predicate
+
+
+def test_files_of_different_schemas_one_after_the_other(tmp_path):
+    """What is known of the last file is not said of one that only looks alike."""
+    tables = [
+        pa.table({"a": [{"x": 1}], "b": [{"x": 20}]}),
+        pa.table({"b": [{"x": 2}], "a": [{"x": 30}]}),
+        pa.table({"a": [{"x": 1}], "c": [{"x": 20}]}),
+        pa.table({"a": pa.array([{"x": 1}], pa.struct([("x", pa.int32())])), "b": [{"x": 20}]}),
+        pa.table({"a": pa.array([{"x": "1"}]), "b": [{"x": 20}]}),
+        pa.table({"A": [{"X": 1}], "b": [{"x": 20}]}),
+        pa.table({"a": [[1]], "b": [{"x": 20}]}),
+        pa.table({"a": [{"x": 1}], "b": [{"x": 20}]}),
+    ]
+    schema, properties = schema_of(tables[0].schema), TableProperties({})
+    at_once = FooterStatistics(schema, properties)
+    for number, table in enumerate([*tables, *reversed(tables)]):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(table, path)
+        footer = pq.read_metadata(path)
+        assert at_once.of(footer, file=str(path)) == stats_from_footer(footer, schema, properties, file=str(path)), table.schema

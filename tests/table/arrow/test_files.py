@@ -37,13 +37,14 @@ def shaped(draw: random.Random, order: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("order", ["sorted", "any", "one"])
 @pytest.mark.parametrize("columns", [["a"], ["b", "a"]])
+@pytest.mark.parametrize("sliced", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_each_row_goes_to_its_partition(order: str, columns: list[str], seed: int) -> None:
+def test_each_row_goes_to_its_partition(order: str, columns: list[str], sliced: bool, seed: int) -> None:
     rows = shaped(random.Random(seed), order)
     batch = batch_of([(None,) * 3, *rows, (None,) * 3]).slice(1, len(rows))
     partitions = [field for name in columns if (field := schema().find(name)) is not None]
     found: dict[tuple[Any, ...], list[int]] = {}
-    for texts, part in files._groups(batch, partitions):
+    for texts, part in files._groups(batch, partitions, batch, sliced=sliced):
         assert tuple(texts) not in found
         part.validate(full=True)
         found[tuple(texts)] = part.column("id").to_pylist()
@@ -56,7 +57,7 @@ def test_each_row_goes_to_its_partition(order: str, columns: list[str], seed: in
 
 def test_a_few_rows_of_a_batch_do_not_keep_its_memory() -> None:
     batch = batch_of([(n, 1 if n < 10 else 2, "x" * 100) for n in range(10_000)])
-    [(_, few), (_, most)] = files._groups(batch, [schema().fields[1]])
+    [(_, few), (_, most)] = files._groups(batch, [schema().fields[1]], batch)
     assert (few.num_rows, most.num_rows) == (10, 9_990)
     assert few.get_total_buffer_size() < 5_000
     assert most.get_total_buffer_size() == batch.get_total_buffer_size(), "not copied"

@@ -17,9 +17,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.exceptions import DeltaError, SchemaMismatchException
+from airflow_delta.exceptions import DeltaError, DeltaFileNotFoundException, SchemaMismatchException
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.factory import store_for
+from airflow_delta.table.arrow import source_files
 from airflow_delta.table.arrow.source_files import read_arrow_files
 from airflow_delta.table.positions.files.new_files import CopyIntoOptions, SourceFiles, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern
@@ -157,3 +158,17 @@ def test_a_file_as_a_function_of_the_author_opens_it(load, monkeypatch, read, re
         assert read(opened) == [{"id": 1, "name": "x"}]
     with io.TextIOWrapper(file.open()) as text:
         assert list(csv.reader(text)) == [["id", "name"], ["1", "x"]]
+
+
+def test_small_files_are_read_once_and_others_when_their_rows_are(load, monkeypatch):
+    files = {f"{n}.parquet": pa.table({"a": [str(n)]}) for n in range(5)}
+    load.put(files)
+    _, found, schema = load.find(field("a", "string"))
+    monkeypatch.setattr(source_files, "_KEPT_BYTES", sum(file.size for file in found.files[:3]))
+    rows = read_arrow_files(found, schema)
+    for name in files:
+        (load.source / name).unlink()
+    with pytest.raises(FileNotFoundError, match=r"3\.parquet"):
+        rows.read_all()
+    with pytest.raises(DeltaFileNotFoundException, match=r"5 of 5 files"):
+        found.check()

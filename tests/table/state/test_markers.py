@@ -23,6 +23,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.abort import abort, abort_transaction
+from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.state import markers as module
 from airflow_delta.table.state import open_transactions
 from airflow_delta.table.state.evidence import evidence
@@ -441,3 +442,36 @@ def test_an_attempt_that_put_nothing_says_so(table: Table, monkeypatch: pytest.M
         monkeypatch.setattr(LocalStore, "put", lambda *_args, **_options: (_ for _ in ()).throw(OSError("full")))
         held.end_without_commit()
         monkeypatch.undo()
+
+
+# -- what waits for the disk --------------------------------------------------------------------------------------------------
+
+
+def test_of_a_whole_commit_only_the_log_entry_waits_for_the_disk(table, monkeypatch):
+    """One durable put: its content and its name. Checksum and markers can be made again, or are looked up in the log."""
+    handle = table.begin()
+    staged = stage(table, handle)
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.path.realpath(f"/proc/self/fd/{descriptor}").removeprefix(str(table.path.resolve())))
+        real(descriptor)
+
+    log = DeltaLog.for_table(table.uri)  # the tables of most tests wait for no disk
+    monkeypatch.setattr(os, "fsync", fsync)
+    publish(log, handle, [staged], attempt="1")
+    assert len(synced) == 2, synced
+    assert {name.split("/")[1] for name in synced} == {"_delta_log"}
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 40, b'{"transactionId": "'], ids=["empty", "zeros", "torn"])
+def test_a_marker_that_a_crash_of_the_machine_left_torn_deletes_nothing(table, left):
+    handle = table.begin()
+    version = table.publish(handle, stage(table, handle)).version
+    path = Path(handle.staging_path) / "_commit-0"
+    path.write_bytes(left)
+    rows = sorted(table.path.rglob("*.parquet"))
+    found = abort(table.log(), handle)
+    assert (found.outcome, found.version) == ("committed", version)
+    assert sorted(table.path.rglob("*.parquet")) == rows

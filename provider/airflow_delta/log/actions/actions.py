@@ -15,7 +15,7 @@ Stats = str
 """The ``stats`` of a file: a JSON document as text, kept exactly as in the log."""
 
 
-class DeletionVectorDescriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class DeletionVectorDescriptor(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """Where the deletion vector of a file is stored.
 
     :param storage_type: ``u`` (relative to the table, by UUID), ``p`` (absolute path) or ``i`` (inline).
@@ -42,7 +42,7 @@ MOVED_ROWS_TAG = "airflow.movedRows"
 """Tag of an ``add`` of a compaction: where the record of its rows is (:mod:`airflow_delta.log.actions.moved_rows`)."""
 
 
-class AddFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class AddFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A data file added to the table.
 
     :param path: URL-encoded path relative to the table root, or an absolute URI.
@@ -85,7 +85,7 @@ class AddFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
         )
 
 
-class RemoveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class RemoveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A data file removed from the table; kept as a tombstone for ``delta.deletedFileRetentionDuration``.
 
     :param deletion_timestamp: milliseconds since the epoch.
@@ -116,7 +116,7 @@ class RemoveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         )
 
 
-class AddCDCFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class AddCDCFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A change data file."""
 
     path: str

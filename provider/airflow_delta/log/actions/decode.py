@@ -52,7 +52,7 @@ class CommitFile(NamedTuple):
     modification_time: int | None = None
 
 
-class _Line(msgspec.Struct, kw_only=True, rename="camel"):
+class _Line(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     add: AddFile | None = None
     remove: RemoveFile | None = None
     meta_data: Metadata | None = None
@@ -96,7 +96,7 @@ class SizedFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     deletion_vector: DeletionVectorDescriptor | None = None
 
 
-class _FileLine(msgspec.Struct, kw_only=True, rename="camel"):
+class _FileLine(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     add: AddFile | None = None
     remove: RemoveFile | None = None
     commit_info: _Operation | None = None

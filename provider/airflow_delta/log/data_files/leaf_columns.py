@@ -21,15 +21,20 @@ def leaf_paths(footer: pq.FileMetaData) -> list[tuple[str, ...]]:
     Parquet joins the names of a path with dots, but names may contain dots too: the column ``a.b`` and the field ``b`` of a
     struct ``a`` would be the same. Below a list or a map the path continues with ``element``, ``key`` and ``value``.
     """
-    try:
-        paths = [path for field in footer.schema.to_arrow_schema() for path in _leaves(field.type, (field.name,))]
-    except pa.ArrowException:  # a type unknown to Arrow
-        paths = []
+    paths = [path for field in schema_tree(footer) or () for path in _leaves(field.type, (field.name,))]
     if len(paths) == footer.num_columns:
         return paths
     # Without the schema tree, only top-level columns without a dot in their text are unambiguous.
     texts = [footer.schema.column(index).path for index in range(footer.num_columns)]
     return [(text,) if "." not in text else (text, "") for text in texts]
+
+
+def schema_tree(footer: pq.FileMetaData) -> pa.Schema | None:
+    """Return the schema of a file in Arrow's types, ``None`` if it has one that is unknown to Arrow."""
+    try:
+        return footer.schema.to_arrow_schema()
+    except pa.ArrowException:
+        return None
 
 
 def _leaves(data_type: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -9,15 +9,15 @@ import msgspec
 import pyarrow as pa
 
 from airflow_delta.log.data_files.leaf_columns import leaf_paths
+from airflow_delta.log.schema.types import Leaf
 from airflow_delta.log.statistics.data_skipping import skipping_mask, statistics_columns
-from airflow_delta.log.statistics.footers_to_stats import MergedStatistics
+from airflow_delta.log.statistics.footers_to_stats import group_statistics
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from airflow_delta.log.expressions.predicate import Predicate
 
-_PREFIX = 32  # characters of a text
 _MEMBERS = ("nullCount", "minValues", "maxValues")
 
 
@@ -26,10 +26,10 @@ def groups_that_may_hold(predicate: Predicate, footer: pq.FileMetaData, names: M
 
     :param names: the file's own names of columns, by the table's; others are not looked at.
     """
-    paths = leaf_paths(footer)
+    paths = {path: i for i, path in enumerate(leaf_paths(footer)) if not footer.schema.column(i).max_repetition_level}
     # Fields of structs are not looked for.
     found = [
-        (column, paths.index((names[column.path[0]],)))
+        (Leaf(column.path, column.physical_path, column.data_type), paths[(names[column.path[0]],)])
         for column in statistics_columns(predicate.data_part)
         if len(column.path) == 1 and column.path[0] in names and (names[column.path[0]],) in paths
     ]
@@ -43,11 +43,11 @@ def groups_that_may_hold(predicate: Predicate, footer: pq.FileMetaData, names: M
             "maxValues": {},
             "nullCount": {},
         }
-        for column, index in found:
-            values = MergedStatistics(footer, index, column.data_type, None, [group]).result(_PREFIX)
+        for leaf, index in found:
+            values = group_statistics(footer, group, index, leaf)
             for member, value in zip(_MEMBERS, values, strict=True):
                 if value is not None:
-                    stats[member][column.physical_path[0]] = value
+                    stats[member][leaf.physical_path[0]] = value
         texts.append(msgspec.json.encode(stats).decode())
     kept: list[bool] = skipping_mask(predicate.data_part, pa.array(texts, pa.string())).to_pylist()
     return kept

@@ -160,8 +160,11 @@ class LogStore(Subject, ABC):
         """
 
     @abstractmethod
-    def put(self, path: str, data: bytes) -> None:
-        """Create or replace a file atomically."""
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Create or replace a file atomically.
+
+        :param durable: as for :meth:`put_if_absent`; after a crash of the machine the file may be the old one, empty, or gone.
+        """
 
     def scratch_file(self) -> BinaryIO:
         """Return an unnamed temporary file for :meth:`put_file`; it is deleted when it is closed."""

@@ -101,6 +101,27 @@ class LocalFolders(LogStore):
         except OSError as error:
             return self._open_through_links(directory, error, self._open_folder_without_links, os.path.isdir)
 
+    def _open_deepest(self, parts: Sequence[str]) -> tuple[int, int]:
+        """Open the deepest directory that is there on the way to one of the table, following no link.
+
+        :param parts: of the path.
+        :returns: it, and how many parts lead there.
+        """
+        if ".." in parts:
+            raise self._outside("/".join(parts), "leads out of it")
+        folder = self._open_root()
+        for there, part in enumerate(parts):
+            try:
+                inner = os.open(part, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+            except FileNotFoundError:
+                return folder, there
+            except OSError:
+                os.close(folder)
+                raise
+            os.close(folder)
+            folder = inner
+        return folder, len(parts)
+
     def _open_folder_without_links(self, directory: str) -> int:
         first, *rest = parts_of(directory) or [""]
         folder = self._open_root(first)

@@ -252,17 +252,17 @@ class HdfsStore(LogStore):
             self._failed(error, "Writing", path)
         raise AmbiguousPutError(f"It is unknown whether {where} was written: {_first_line(error)}") from error
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Create or replace a file by renaming a complete one over it."""
-        self._replace(path, (data,))
+        self._replace(path, (data,), durable=durable)
 
     def put_file(self, path: str, file: BinaryIO) -> None:
         """Create or replace a file with the content of an open file, in parts."""
         self._replace(path, iter(lambda: file.read(_COPIED_AT_ONCE), b""))
 
-    def _replace(self, path: str, chunks: Iterable[bytes]) -> None:
+    def _replace(self, path: str, chunks: Iterable[bytes], *, durable: bool = True) -> None:
         target = self._absolute(path)
-        temporary = self._write_new(target, chunks, durable=True)
+        temporary = self._write_new(target, chunks, durable)
         try:
             with panics_as_errors():
                 self._client.rename(temporary, target, overwrite=True)

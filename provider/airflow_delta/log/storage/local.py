@@ -214,9 +214,9 @@ class LocalStore(LocalFolders):
         finally:
             os.close(folder)
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Create or replace a file by renaming a complete one over it."""
-        self._replace(path, (data,))
+        self._replace(path, (data,), durable=durable)
 
     def scratch_file(self) -> BinaryIO:
         """Return an unnamed file of the table's file system if the system supports it, so that putting it copies nothing."""
@@ -242,7 +242,7 @@ class LocalStore(LocalFolders):
             return
         self._replace(path, iter(lambda: file.read(_COPIED_AT_ONCE), b""))
 
-    def _replace(self, path: str, content: Iterable[bytes] | BinaryIO) -> bool:
+    def _replace(self, path: str, content: Iterable[bytes] | BinaryIO, *, durable: bool = True) -> bool:
         """Replace a file by a complete new one; ``False`` if ``content`` is a file that cannot be linked."""
         directory, name = os.path.split(path)
         folder = self._open_directory(directory)
@@ -253,7 +253,7 @@ class LocalStore(LocalFolders):
                     if not self._link_scratch(folder, temporary, content):
                         return False
                 else:
-                    self._write_new(folder, temporary, content, self._durable)
+                    self._write_new(folder, temporary, content, durable and self._durable)
                 # Hadoop's checksum of the replaced file, by which its readers would consider the new one damaged.
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f".{name}.crc", dir_fd=folder)
@@ -262,7 +262,7 @@ class LocalStore(LocalFolders):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(temporary, dir_fd=folder)
                 raise
-            if self._durable:
+            if durable and self._durable:
                 os.fsync(folder)
             return True
         finally:
@@ -282,23 +282,14 @@ class LocalStore(LocalFolders):
     @_creates
     def _open_directory(self, directory: str) -> int:
         """Open a directory, which is created if it is missing."""
-        try:
-            return self._open_folder(directory)
-        except FileNotFoundError:
-            pass
         parts = parts_of(directory)
-        if self._held is None:
-            self._make_root()
-        there = len(parts)
-        while True:
-            there -= 1
-            try:
-                folder = self._open_folder("/".join(parts[: max(there, 0)]))
-                break
-            except FileNotFoundError:
-                if there <= 0:
-                    raise
-        for name in parts[max(there, 0) :]:
+        try:
+            folder, there = self._open_deepest(parts)
+        except OSError as error:  # the table's own directory is missing, or there are links on the way
+            if error.errno != errno.ENOENT and error.errno not in LINK:
+                raise
+            folder, there = self._open_above(directory)
+        for name in parts[there:]:
             try:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, dir_fd=folder)
@@ -313,6 +304,22 @@ class LocalStore(LocalFolders):
                 os.close(folder)
             folder = inner
         return folder
+
+    def _open_above(self, directory: str) -> tuple[int, int]:
+        """Do as :meth:`_open_deepest`, through links inside the table; the table's own directory is created if it is missing."""
+        parts = parts_of(directory)
+        with contextlib.suppress(FileNotFoundError):
+            return self._open_folder(directory), len(parts)
+        if self._held is None:
+            self._make_root()
+        there = len(parts)
+        while True:
+            there = max(there - 1, 0)
+            try:
+                return self._open_folder("/".join(parts[:there])), there
+            except FileNotFoundError:
+                if there == 0:
+                    raise
 
     def _make_root(self) -> None:
         missing, directory = [], self.local_root.rstrip("/")

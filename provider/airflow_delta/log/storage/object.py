@@ -472,7 +472,7 @@ class ObjectStore(LogStore):
                 raise AmbiguousPutError(f"It is unknown whether {self.root}/{path} was written: {self._told(error)}") from error
             return
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002 - always durable here
         """Create or replace an object."""
         client = self._client()
         self._call(path, lambda: obstore.put(client, path, data, use_multipart=False), "Writing")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -50,6 +50,14 @@ ROW_GROUP_ROWS = 131_072
 BUFFERED_BYTES = 256 << 20
 FILE_BYTES = 128 << 20
 OPEN_FILES = 64
+UNCOPIED_BYTES = 32 << 20
+"""Rows that one writer may keep in memory longer than they are needed, since other rows of their batch are."""
+
+DICTIONARY_ROWS = 16
+"""Rows up to which a small file has no dictionaries: they take longer than the values, and hardly fewer bytes."""
+
+IN_MEMORY_BYTES = 1 << 20
+"""Rows up to which the last file of a partition is made in memory: with many partitions most files are that small."""
 
 
 def stored_schema(schema: StructType, partitions: Sequence[str], *, mapped: bool) -> pa.Schema:
@@ -81,6 +89,7 @@ def _stored_type(data_type: DataType, mapped: bool) -> pa.DataType:
 class _Partition:
     """Rows of one partition: those not written yet, and the file that is being written.
 
+    :ivar has_nan: whether rows not written yet may have NaN.
     :ivar unbounded: columns of which the file has no statistics.
     :ivar nulls: how many nulls these have.
     """
@@ -88,8 +97,10 @@ class _Partition:
     directory: str
     batches: list[pa.RecordBatch] = field(default_factory=list)
     num_bytes: int = 0
-    file: BinaryIO | None = None
+    has_nan: bool = False
+    file: BinaryIO | pa.BufferOutputStream | None = None
     writer: Any = None
+    footer: list[pq.FileMetaData] = field(default_factory=list)
     unbounded: frozenset[str] = frozenset()
     nulls: Counter[str] = field(default_factory=Counter)
     rows: int = 0
@@ -106,7 +117,7 @@ class WrittenFile(NamedTuple):
 class RowWriter:
     """Writes aligned rows below a directory.
 
-    ``files`` are those that have their names.
+    ``files`` are those that have their names, ``footers`` what stands at their ends, by path and size.
 
     :param directory: relative to the table.
     :param schema: of the rows, in order, under their logical names.
@@ -140,23 +151,32 @@ class RowWriter:
             held = kept.find(f.name)
             if held is not None and held.data_type != f.data_type:
                 self._convert[number] = to_table_type(arrow_type(as_nullable(f.data_type)), f.data_type, held.data_type)
+        self._leaves = list(leaf_columns(self._stored))
+        self._unique = {path for path, count in Counter(self._leaves).items() if count == 1}
         self._keys = [f.physical_name if mapped else f.name for f in self._partitions]
+        self._id = uuid.uuid4()
         self._compression = compression
         self._most_rows = most_rows
         self._open: dict[str, _Partition] = {}
         self._buffered = 0
+        self._uncopied = 0
         self._closing = False
         self._counting = threading.Lock()
         self.num_files = self.num_rows = self.num_bytes = 0
         self.files: list[WrittenFile] = []
+        self.footers: dict[tuple[str, int], pq.FileMetaData] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows."""
-        for directory, rows in self._split(batch):
+        stored = self._stored_rows(batch)
+        has_nan = bool(columns_with_nan(stored))  # once for all partitions: most rows have none
+        for directory, rows in self._split(batch, stored):
             found = self._open.setdefault(directory, _Partition(directory))
+            num_bytes = rows.nbytes
             found.batches.append(rows)
-            found.num_bytes += rows.nbytes
-            self._buffered += rows.nbytes
+            found.has_nan |= has_nan
+            found.num_bytes += num_bytes
+            self._buffered += num_bytes
             if found.num_bytes >= ROW_GROUP_BYTES:
                 self._flush(found)
         while self._buffered > BUFFERED_BYTES:
@@ -166,14 +186,29 @@ class RowWriter:
         """Write what is left: most rows of most partitions, in files of their own that do not wait for each other."""
         self._closing = True
 
-        def write(partition: _Partition) -> None:
-            self._flush(partition)
-            self._finish(partition)
+        waiting = deque(self._open.values())
 
-        partitions = list(self._open.values())
-        with ThreadPoolExecutor(min(max(len(partitions), 1), pa.cpu_count()), thread_name_prefix="delta-write") as pool:
-            for written in [pool.submit(write, partition) for partition in partitions]:
-                written.result()
+        def write() -> None:
+            # One task for each thread: one for each file would take as long as a small file does.
+            try:
+                while True:
+                    try:
+                        partition = waiting.popleft()
+                    except IndexError:
+                        return
+                    self._flush(partition)
+                    self._finish(partition)
+            except BaseException:
+                waiting.clear()
+                raise
+
+        threads = min(len(waiting), pa.cpu_count())
+        if threads <= 1:
+            write()
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="delta-write") as pool:
+                for written in [pool.submit(write) for _ in range(threads)]:
+                    written.result()
         self._open.clear()
 
     def discard(self) -> None:
@@ -185,14 +220,20 @@ class RowWriter:
 
     # -- partitions -----------------------------------------------------------------------------------------------------------
 
-    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield directory and data columns of the rows of each partition."""
+    def _split(self, batch: pa.RecordBatch, stored: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield directory and data columns of the rows of each partition.
+
+        :param stored: the data columns of all rows.
+        """
         if not self._partitions:
-            yield "", self._stored_rows(batch)
+            yield "", stored
             return
-        for texts, rows in _groups(batch, self._partitions):
+        sliced = self._uncopied + (size := stored.nbytes) <= UNCOPIED_BYTES
+        if sliced:
+            self._uncopied += size
+        for texts, rows in _groups(batch, self._partitions, stored, sliced=sliced):
             values = dict(zip(self._keys, texts, strict=True))
-            yield partition_directory(values, self._keys), self._stored_rows(rows)
+            yield partition_directory(values, self._keys), rows
 
     def _stored_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         convert = self._convert
@@ -210,36 +251,44 @@ class RowWriter:
         rows = pa.Table.from_batches(partition.batches, self._stored)
         with self._counting:
             self._buffered -= partition.num_bytes
-        partition.batches, partition.num_bytes = [], 0
+        has_nan, num_bytes = partition.has_nan, partition.num_bytes
+        partition.batches, partition.num_bytes, partition.has_nan = [], 0, False
         while rows.num_rows:
             room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
             part = rows.slice(0, room)
-            self._file(partition, columns_with_nan(part)).write_table(part, ROW_GROUP_ROWS)
+            unbounded = columns_with_nan(part) if has_nan else frozenset()
+            self._file(partition, unbounded, part, num_bytes).write_table(part, ROW_GROUP_ROWS)
             partition.rows += part.num_rows
-            partition.nulls += count_nulls(part, partition.unbounded)
+            if partition.unbounded:
+                partition.nulls += count_nulls(part, partition.unbounded)
             rows = rows.slice(part.num_rows)
             full = self._most_rows is not None and partition.rows >= self._most_rows
             if full or (partition.file is not None and partition.file.tell() >= FILE_BYTES):
                 self._finish(partition)
 
-    def _file(self, partition: _Partition, unbounded: frozenset[str]) -> Any:
+    def _file(self, partition: _Partition, unbounded: frozenset[str], rows: pa.Table, num_bytes: int) -> Any:
         if not unbounded <= partition.unbounded:
             self._finish(partition)
         if partition.writer is None:
-            bounded = [path for path in leaf_columns(self._stored) if path not in unbounded]
-            writing = [other for other in self._open.values() if other.writer is not None]
-            if len(writing) >= OPEN_FILES and not self._closing:  # then those of other threads
-                self._finish(writing[0])
-            partition.file, partition.unbounded = self._store.scratch_file(), unbounded
+            bounded = [path for path in self._leaves if path not in unbounded]
+            if not self._closing:  # then those of other threads
+                writing = [other for other in self._open.values() if other.writer is not None]
+                if len(writing) >= OPEN_FILES:
+                    self._finish(writing[0])
+            small = self._closing and num_bytes <= IN_MEMORY_BYTES
+            partition.file = pa.BufferOutputStream() if small else self._store.scratch_file()
+            partition.unbounded, partition.footer = unbounded, []
             partition.writer = pq.ParquetWriter(
                 partition.file,
                 self._stored,
                 compression=self._compression,
+                use_dictionary=not small or rows.num_rows > DICTIONARY_ROWS,
                 write_statistics=bounded if unbounded else True,
                 version="2.6",
                 store_schema=False,
                 store_decimal_as_integer=True,
                 use_compliant_nested_type=True,
+                metadata_collector=partition.footer,
             )
         return partition.writer
 
@@ -253,25 +302,37 @@ class RowWriter:
             self.num_files += 1
             self.num_rows += partition.rows
         codec = "" if self._compression == "none" else f".{self._compression}"
-        name = f"part-{number:05d}-{uuid.uuid4()}.c000{codec}.parquet"
-        unique = {path for path, count in Counter(leaf_columns(self._stored)).items() if count == 1}
-        nulls = {path: partition.nulls[path] for path in sorted(partition.unbounded & unique)}
+        name = f"part-{number:05d}-{self._id}.c000{codec}.parquet"
+        nulls = {path: partition.nulls[path] for path in sorted(partition.unbounded & self._unique)}
         writer.add_key_value_metadata(nan_note(name, nulls))
         writer.close()
-        size = file.seek(0, 2)
-        file.seek(0)
         path = f"{partition.directory}/{name}" if partition.directory else name
-        self._store.put_file("/".join(part for part in (self._directory, path) if part), file)
-        file.close()
+        target = "/".join(part for part in (self._directory, path) if part)
+        if isinstance(file, pa.BufferOutputStream):
+            data = file.getvalue().to_pybytes()
+            size = len(data)
+            self._store.put(target, data)
+        else:
+            size = file.seek(0, 2)
+            file.seek(0)
+            self._store.put_file(target, file)
+            file.close()
         with self._counting:
             self.num_bytes += size
             self.files.append(WrittenFile(path, size, partition.rows))
+            self.footers[path, size] = partition.footer[0]
         partition.file = partition.writer = None
-        partition.rows, partition.nulls = 0, Counter()
+        partition.rows, partition.nulls, partition.footer = 0, Counter(), []
 
 
-def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterator[tuple[list[str | None], pa.RecordBatch]]:
-    """Yield the partition values of rows as the log spells them, and these rows."""
+def _groups(
+    batch: pa.RecordBatch, partitions: Sequence[StructField], rows: pa.RecordBatch, *, sliced: bool = False
+) -> Iterator[tuple[list[str | None], pa.RecordBatch]]:
+    """Yield the partition values of rows as the log spells them, and these rows.
+
+    :param rows: what to yield of the batch.
+    :param sliced: may keep the memory of all rows, until none of the slices is needed; otherwise few of many are copied.
+    """
     texts: list[list[str | None]] = []  # of each column, by code
     codes = None
     for partition in partitions:
@@ -296,23 +357,25 @@ def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterato
         seen = codes.dictionary.to_pylist()
         texts = [[column[code // width] for code in seen] for column in texts] + [[[*known, None][code % width] for code in seen]]
         codes = codes.indices
-    for code, rows in _by_code(batch, codes):
-        yield [column[code] for column in texts], rows
+    for code, part in _by_code(rows, codes, sliced=sliced):
+        yield [column[code] for column in texts], part
 
 
-def _by_code(batch: pa.RecordBatch, codes: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each code, in order; few of many are copied, or they would keep the memory of all."""
+def _by_code(rows: pa.RecordBatch, codes: pa.Array, *, sliced: bool) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each code, in order."""
     order, runs = None, pc.run_end_encode(codes)
     if len(runs.values) > len(set(runs.values.to_pylist())):
         order = pc.array_sort_indices(codes)
         runs = pc.run_end_encode(codes.take(order))
+    if sliced and len(runs.values) > 1:  # in memory of their own: who made the batch may have more in its memory
+        rows, order = (_copied(rows) if order is None else rows.take(order)), None
     start = 0
     for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
         if order is not None:
-            yield code, batch.take(order.slice(start, end - start))
+            yield code, rows.take(order.slice(start, end - start))
         else:
-            rows = batch.slice(start, end - start)
-            yield code, rows if 2 * rows.num_rows >= batch.num_rows else _copied(rows)
+            part = rows.slice(start, end - start)
+            yield code, part if sliced or 2 * part.num_rows >= rows.num_rows else _copied(part)
         start = end
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _THREADS = 8
 _JOINED_ROWS, _JOINED_BYTES = 65_536, 16 << 20
 _DECODED_BYTES = 64 << 20
+_SMALL_BYTES, _KEPT_BYTES = 1 << 20, 32 << 20  # of a file that is read once, and of all these
 
 
 def read_arrow_files(found: SourceFiles, table: StructType) -> pa.RecordBatchReader:
@@ -35,9 +37,14 @@ def read_arrow_files(found: SourceFiles, table: StructType) -> pa.RecordBatchRea
 
     :param table: the table's columns, whose spelling the columns of files get.
     """
+    small, contents = _small_files(found), dict[str, pa.Buffer]()
 
     def schema_of(file: LoadedFile) -> pa.Schema:
-        return _read(found, file, partial(_schema, found, file)) if file.size else pa.schema([])
+        if not file.size:
+            return pa.schema([])
+        if file.path in small:
+            contents[file.path] = _read(found, file, partial(_content, found, file))
+        return _read(found, file, partial(_schema, found, file, contents.get(file.path)))
 
     with ThreadPoolExecutor(_THREADS) as pool:
         schemas = list(pool.map(schema_of, found.files))
@@ -47,24 +54,41 @@ def read_arrow_files(found: SourceFiles, table: StructType) -> pa.RecordBatchRea
         for file in found.files:
             if not file.size:
                 continue
-            rows = _batches(found, file)
+            rows = _batches(found, file, contents.pop(file.path, None))
             while (batch := _read(found, file, partial(next, rows, None))) is not None:
                 yield _read(found, file, partial(_fitted, batch, schema))
 
     return pa.RecordBatchReader.from_batches(schema, _joined(batches()))
 
 
-def _schema(found: SourceFiles, file: LoadedFile) -> pa.Schema:
+def _small_files(found: SourceFiles) -> set[str]:
+    """Return the paths of files that are read once, and kept until their rows are needed: small ones, the first of many."""
+    sizes = [(file.path, file.size) for file in found.files if 0 < file.size <= _SMALL_BYTES]
+    totals = accumulate(size for _path, size in sizes)
+    return {path for (path, _size), total in zip(sizes, totals, strict=True) if total <= _KEPT_BYTES}
+
+
+def _content(found: SourceFiles, file: LoadedFile) -> pa.Buffer:
     with found.open(file) as opened:
+        return opened.read_buffer(file.size)
+
+
+def _opened(found: SourceFiles, file: LoadedFile, content: pa.Buffer | None) -> Any:
+    return found.open(file) if content is None else pa.BufferReader(content)
+
+
+def _schema(found: SourceFiles, file: LoadedFile, content: pa.Buffer | None) -> pa.Schema:
+    with _opened(found, file, content) as opened:
         schema = pq.ParquetFile(opened).schema_arrow
     return pa.schema([(field.name, _plain(field.type)) for field in schema])
 
 
-def _batches(found: SourceFiles, file: LoadedFile) -> Iterator[pa.RecordBatch]:
-    with found.open(file) as opened:
+def _batches(found: SourceFiles, file: LoadedFile, content: pa.Buffer | None) -> Iterator[pa.RecordBatch]:
+    with _opened(found, file, content) as opened:
         parquet = pq.ParquetFile(opened)
         for group in range(parquet.num_row_groups):
-            yield from parquet.iter_batches(_rows(found, parquet, group, opened), row_groups=[group])
+            rows = _rows(found, parquet, group, opened)
+            yield from parquet.iter_batches(rows, row_groups=[group], use_threads=file.size > _SMALL_BYTES)
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,7 @@ from airflow_delta.table.arrow.defaults import Counter, default_value
 from airflow_delta.table.arrow.files import RowWriter
 from airflow_delta.table.arrow.row_checks import check_not_null, needs_spark, row_checks
 from airflow_delta.table.arrow.source import Source, source_of
+from airflow_delta.table.files.written_here import WrittenHere
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import Json
@@ -69,7 +70,7 @@ def stage_arrow(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
         writer.close()
     finally:
         writer.discard()
-    return StageReport(
+    report = StageReport(
         transaction_id=request.transaction_id,
         stage=request.stage,
         attempt=request.attempt,
@@ -81,6 +82,7 @@ def stage_arrow(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
         # If the data decide the schema, they also decide the spelling of partition columns.
         partition_columns=tuple(partitions) if request.schema_string is None else request.partition_columns,
     )
+    return WrittenHere.of(report, {(f"{run}/{path}", size): footer for (path, size), footer in writer.footers.items()})
 
 
 def check_possible(request: StageRequest) -> None:

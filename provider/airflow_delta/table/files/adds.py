@@ -19,9 +19,10 @@ from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.features.identity_columns import identity_columns
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from airflow_delta.log.schema.walk import Path, dotted
-from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
+from airflow_delta.log.statistics.footers_to_stats import FooterStatistics
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.table.files.partitions import partition_values, time_zone_of, url_encode
+from airflow_delta.table.files.written_here import WrittenHere
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -217,6 +218,7 @@ class Footers:
         schema = self._schema.without(self._partition_columns)
         variants = variant_paths(schema, mapped=self._table.column_mapping != "none")
         footers = heavy.read_footers(self._log.store, statuses, CONCURRENCY) if footers is None else footers
+        statistics = FooterStatistics(schema, self._table.properties, tight_bounds=self._tight_bounds)
         for status, footer in zip(statuses, footers, strict=True):
             if footer.num_rows == 0:
                 continue
@@ -234,9 +236,7 @@ class Footers:
                     size=status.size,
                     modification_time=status.modification_time,
                     data_change=True,
-                    stats=stats_from_footer(
-                        footer, schema, self._table.properties, tight_bounds=self._tight_bounds, file=status.path
-                    ),
+                    stats=statistics.of(footer, file=status.path),
                 )
             )
 
@@ -250,7 +250,13 @@ class Footers:
         directory, before = f"{request.directory}/{name}", into.rows
         statuses = find_data_files(self._log, directory)
         check_written(self._log, request, report, name, statuses)
-        self.collect(directory, into, statuses, identities=identities)
+        footers = None
+        if isinstance(report, WrittenHere):
+            root = len(request.directory) + 1
+            kept = [report.footers.get((status.path[root:], status.size)) for status in statuses]
+            footers = [footer for footer in kept if footer is not None]
+            footers = footers if len(footers) == len(statuses) else None
+        self.collect(directory, into, statuses, footers, identities=identities)
         check_rows(self._log, request, report, name, into.rows - before)
 
     def _note_identities(self, path: str, footer: Any, identities: Sequence[str], into: DataFiles) -> None:

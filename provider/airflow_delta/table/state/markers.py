@@ -190,7 +190,9 @@ class Fence:
     def end(self, **how: int) -> None:
         """Add to what the markers say."""
         for marker, started in self._markers.items():
-            self._log.store.put(marker, json.dumps({**started, **how}).encode())
+            # Without waiting for the disk: if the machine crashes now, the marker looks like that of an attempt which died
+            # before it could say this, and the log still has the commit.
+            self._log.store.put(marker, json.dumps({**started, **how}).encode(), durable=False)
 
     def end_without_commit(self) -> None:
         """Note that nothing was put, so that the staged files can be deleted."""

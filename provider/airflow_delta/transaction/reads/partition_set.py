@@ -7,6 +7,7 @@ possible instant when looking for conflicts, where too many matches are harmless
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -30,12 +31,14 @@ class PartitionSet:
 
     :param schema: the partition columns, in partition order.
     :param zoneless: the members with a timestamp without a zone.
+    :param spelled: partitions that are members as they are spelled: most are, and need not be parsed to be found.
     """
 
     schema: StructType
     members: frozenset[tuple[str | None, ...]]
     text: str
     zoneless: frozenset[tuple[str | None, ...]] = frozenset()
+    spelled: frozenset[tuple[str | None, ...]] = frozenset()
 
     @classmethod
     def of(cls, partitions: Iterable[Mapping[str, str | None]], schema: StructType) -> PartitionSet:
@@ -45,17 +48,20 @@ class PartitionSet:
         """
         names = [field.name for field in schema.fields]
         physical = [field.physical_name for field in schema.fields]
-        spelled = {tuple(values.get(name) for name in physical) for values in partitions}
+        spelled = frozenset(tuple([values.get(name) for name in physical]) for values in partitions)
         members = frozenset(_normalised(row, schema) for row in spelled)
-        shown = sorted(", ".join(f"{n}={v}" for n, v in zip(names, row, strict=True)) for row in spelled)
-        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
-        listed = "; ".join(f"[{partition}]" for partition in (shown if len(shown) <= _SHOWN else shown[:_SHOWN]))
+        texts = (", ".join([f"{n}={v}" for n, v in zip(names, row, strict=True)]) for row in spelled)
+        more = f" and {len(spelled) - _SHOWN} more" if len(spelled) > _SHOWN else ""
+        listed = "; ".join(f"[{partition}]" for partition in heapq.nsmallest(_SHOWN, texts))
         zoneless = frozenset(member for member in members if _has_zoneless(member, schema))
-        return cls(schema, members, f"the partition is one of {listed}{more}" if names else "true", zoneless)
+        return cls(schema, members, f"the partition is one of {listed}{more}" if names else "true", zoneless, spelled)
 
     def matches_partition(self, partition_values: Mapping[str, str | None]) -> bool:
         """Tell whether the partition is, or may be, in the set."""
-        row = _normalised(tuple(partition_values.get(f.physical_name) for f in self.schema.fields), self.schema)
+        given = tuple(partition_values.get(f.physical_name) for f in self.schema.fields)
+        if given in self.spelled:
+            return True
+        row = _normalised(given, self.schema)
         return row in self.members or self._may_be(row) is not None
 
     @property
@@ -71,8 +77,11 @@ class PartitionSet:
     def union(self, others: Iterable[PartitionSet]) -> PartitionSet:
         """Return the partitions that are in this set or in others with the same columns."""
         sets = [self, *others]
-        members = frozenset().union(*(each.members for each in sets))
-        return replace(self, members=members, zoneless=frozenset().union(*(each.zoneless for each in sets)))
+        members, zoneless, spelled = (
+            frozenset[tuple[str | None, ...]]().union(*(getattr(each, name) for each in sets))
+            for name in ("members", "zoneless", "spelled")
+        )
+        return replace(self, members=members, zoneless=zoneless, spelled=spelled)
 
     def replaces(self, partition_values: Mapping[str, str | None]) -> bool:
         """Tell whether the files of a partition are replaced with this set."""
@@ -118,11 +127,14 @@ class PartitionSet:
         codes = repeated(0, len(values))
         for column in columns:
             codes = pc.add(pc.multiply(codes, scalar(len(column.dictionary))), column.indices.cast(pa.int64()))
-        wanted = [code for code in pc.unique(codes).to_pylist() if self._has(_texts_of(code, columns), replace=replace)]
+        texts = [column.dictionary.to_pylist() for column in columns]
+        wanted = [code for code in pc.unique(codes).to_pylist() if self._has(_texts_of(code, texts), replace=replace)]
         return pc.is_in(codes, value_set=array(wanted, pa.int64()))
 
     def _has(self, row: Sequence[str | None], *, replace: bool) -> bool:
-        known = _normalised(tuple(row), self.schema)
+        if (given := tuple(row)) in self.spelled:
+            return True
+        known = _normalised(given, self.schema)
         if known in self.members:
             return True
         if replace and (other := self._may_be(known)) is not None:
@@ -134,11 +146,11 @@ class PartitionSet:
         return False
 
 
-def _texts_of(code: int, columns: Sequence[pa.DictionaryArray]) -> list[str | None]:
+def _texts_of(code: int, columns: Sequence[Sequence[str | None]]) -> list[str | None]:
     row: list[str | None] = []
     for column in reversed(columns):
-        code, position = divmod(code, len(column.dictionary))
-        row.append(column.dictionary[position].as_py())
+        code, position = divmod(code, len(column))
+        row.append(column[position])
     return row[::-1]
 
 
