@@ -46,6 +46,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "one column": ("select delay from t", {"columns": ["delay"]}),
     "one partition": ("select * from t where month = 3", {"where": "month = 3"}),
     "a tenth of the rows": ("select * from t where delay < 100", {"where": "delay < 100"}),
+    "a hundredth of the rows": ("select * from t where delay < 10", {"where": "delay < 10"}),
+    "5,000 sorted ids": (
+        "select * from t where id >= 2600000 and id < 2605000",
+        {"where": "id >= 2600000 AND id < 2605000"},
+    ),
 }
 SHAPES = ("plain", "wide strings", "nested", "vectors", "mapping")
 

@@ -217,7 +217,7 @@ def test_row_groups_are_decoded_at_once_unless_they_take_much_memory(tmp_path: P
     texts = [f"{n % 1_000:040}" for n in range(200_000)]
     path = table_of(tmp_path / "text", "string", pa.table({"c": texts}))
     assert [batch.num_rows for batch in read_table(DeltaLog.for_table(str(path))).to_table().to_batches()] == [200_000]
-    monkeypatch.setattr("airflow_delta.log.data_files.reader.JOINED_BYTES", 4 << 20)
+    monkeypatch.setattr("airflow_delta.log.data_files.group_rows.JOINED_BYTES", 4 << 20)
     found = read_table(DeltaLog.for_table(str(path))).to_table()
     assert [batch.num_rows for batch in found.to_batches()] == [66_667, 66_667, 66_666]
     assert found.column(0).to_pylist() == texts

@@ -14,7 +14,7 @@ from airflow_delta.log.storage.factory import sibling
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
-from airflow_delta.log.data_files.reader import is_legacy
+from airflow_delta.log.data_files.opened import is_legacy
 
 
 class FileRows(NamedTuple):

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
-__all__ = ["FooterStatistics", "indexed_leaves", "stats_from_footer", "truncate_max", "truncate_min"]
+__all__ = ["FooterStatistics", "group_statistics", "indexed_leaves", "stats_from_footer", "truncate_max", "truncate_min"]
 
 _MAX_CHARACTER = chr(0x10FFFF)
+_PREFIX = 32  # characters of a text in the statistics of a row group
 
 
 def truncate_min(text: str, length: int) -> str | None:
@@ -197,8 +198,19 @@ def _put(target: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     target[path[-1]] = value
 
 
+def group_statistics(footer: pq.FileMetaData, group: int, index: int, leaf: Leaf) -> tuple[int | None, Any, Any]:
+    """Return null count, lower and upper bound of a column in a row group as JSON values, each ``None`` if unknown.
+
+    :param index: position of the column in the file, which is in no list.
+    """
+    column = footer.schema.column(index)
+    placed = _Column(leaf, index, column.path, column.max_definition_level == 0, _converter(column, leaf))
+    sees_nan = (footer.created_by or "").startswith("parquet-mr")
+    return _Merged(placed, [footer.row_group(group)]).result(_PREFIX, None, sees_nan=sees_nan)
+
+
 class _Merged:
-    """The statistics of one column over all row groups."""
+    """The statistics of one column over some row groups."""
 
     def __init__(self, column: _Column, groups: Sequence[Any]) -> None:
         self.column = column

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 
 ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_ROWS = 131_072
+"""Who reads a few rows decodes a row group, unless the reader knows the pages."""
 BUFFERED_BYTES = 256 << 20
 FILE_BYTES = 128 << 20
 OPEN_FILES = 64
@@ -243,7 +245,7 @@ class RowWriter:
     # -- files ----------------------------------------------------------------------------------------------------------------
 
     def _flush(self, partition: _Partition) -> None:
-        """Write the rows of a partition that wait, as a row group."""
+        """Write the rows of a partition that wait, as row groups."""
         if not partition.batches:
             return
         rows = pa.Table.from_batches(partition.batches, self._stored)
@@ -255,7 +257,7 @@ class RowWriter:
             room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
             part = rows.slice(0, room)
             unbounded = columns_with_nan(part) if has_nan else frozenset()
-            self._file(partition, unbounded, part, num_bytes).write_table(part)
+            self._file(partition, unbounded, part, num_bytes).write_table(part, ROW_GROUP_ROWS)
             partition.rows += part.num_rows
             if partition.unbounded:
                 partition.nulls += count_nulls(part, partition.unbounded)

@@ -19,12 +19,14 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNo
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.data_files.batches import BATCH_ROWS
 from airflow_delta.log.data_files.columns import arrow_field
+from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.data_files.page_sizes import MAX_FACTOR
-from airflow_delta.log.data_files.reader import FileReader, RowSelection
+from airflow_delta.log.data_files.reader import FileReader
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructField, StructType
 from airflow_delta.log.schema.walk import transform_fields
 from airflow_delta.log.statistics.row_counts import live_records, num_records
+from airflow_delta.log.statistics.row_groups import groups_that_may_hold
 from airflow_delta.log.storage.progress import Progress
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.read.read_ahead import Demand, in_turn
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.log import AddFile, RemoveFile, Snapshot
     from airflow_delta.log.actions.actions import Metadata
-    from airflow_delta.log.data_files.reader import DataRowGroup
+    from airflow_delta.log.data_files.group_rows import DataRowGroup
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.segment.commit_files import CommitFiles
 
@@ -245,14 +247,15 @@ def _batches(
     progress = Progress(f"Reading rows of {log.uri}", len(files))
     selection = None
     if predicate is not None:
-        selection = RowSelection(frozenset(column.path[0] for column in predicate.columns), partial(selected, predicate))
+        columns = frozenset(column.path[0] for column in predicate.columns)
+        selection = RowSelection(columns, partial(selected, predicate), partial(groups_that_may_hold, predicate))
 
     def groups() -> Iterator[Iterator[DataRowGroup]]:
         for first in range(0, len(files), _VECTORS_AT_ONCE):
             some = files[first : first + _VECTORS_AT_ONCE]
             vectors = _vectors(log, some)
             for position, file in enumerate(progress.over(some)):
-                yield reader.groups(file, vectors.get(position), deleted=deleted)
+                yield reader.groups(file, vectors.get(position), deleted=deleted, selection=selection)
 
     def rows(group: DataRowGroup) -> Iterator[pa.RecordBatch]:
         decided = predicate is None or predicate.selects_partition(group.file.partition_values or {})
