@@ -31,8 +31,8 @@ from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.arrow.source_files import read_arrow_files
 from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.commit.publish import publish
-from airflow_delta.table.positions.files.new_files import CopyIntoOptions, find_source_files
 from airflow_delta.table.positions.files.pattern import SourcePattern
+from airflow_delta.table.positions.files.unloaded import CopyIntoOptions, find_source_files
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage
