@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -21,6 +20,7 @@ from airflow_delta.exceptions import (
     DeltaLogCorruptedException,
     ReadLimitException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.data_files.batches import (
     BATCH_ROWS,

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar
 
 from airflow_delta.exceptions import Subject
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.committer import FileSystemCommitter, LogCommitter
 from airflow_delta.log.storage.errors import StoreUnavailableError
 from airflow_delta.log.storage.object_input import ObjectInput
