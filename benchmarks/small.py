@@ -200,10 +200,10 @@ def as_the_dag_processor(files: list[str], repeats: int, *, preloads: bool) -> l
 
 def as_a_worker(table: str, repeats: int, *, preloads: bool, parse: str, plain: str) -> dict[str, tuple[float, list[int]]]:
     """Return CPU of an empty task, a start and a commit, each the fork of a worker that parses the Dag file first; modules loaded."""
-    import imports
-
     import airflow.plugins_manager
-    import airflow.sdk.execution_time.task_runner  # noqa: F401
+    import airflow.sdk.execution_time.task_runner
+
+    import imports
 
     airflow.plugins_manager.ensure_plugins_loaded()
     if preloads:
@@ -213,7 +213,10 @@ def as_a_worker(table: str, repeats: int, *, preloads: bool, parse: str, plain: 
         number = parsed(path)
         before = set(sys.modules)
         value = work()
-        return {"modules": [number, len([name for name in set(sys.modules) - before if name.startswith("airflow_delta")])], "value": value}
+        return {
+            "modules": [number, len([name for name in set(sys.modules) - before if name.startswith("airflow_delta")])],
+            "value": value,
+        }
 
     best: dict[str, tuple[float, list[int]]] = {}
 
@@ -226,14 +229,21 @@ def as_a_worker(table: str, repeats: int, *, preloads: bool, parse: str, plain: 
         take("empty", forked(lambda: counted(plain, lambda: None)))
         begun = take("start", forked(lambda: counted(parse, lambda: imports.timed_start(table))))
         staged = forked(lambda begun=begun: imports.staged_write(begun["handle"], 1))[1]
-        take("commit", forked(lambda begun=begun, staged=staged: counted(parse, lambda: imports.timed_commit(begun["handle"], staged))))
+        take(
+            "commit",
+            forked(lambda begun=begun, staged=staged: counted(parse, lambda: imports.timed_commit(begun["handle"], staged))),
+        )
     return best
 
 
 def ask(work: Path, service: str, *arguments: Any, **named: Any) -> Any:
     """Run one of the services above in a fresh process."""
     command = [sys.executable, __file__, "--service", service, json.dumps(arguments), json.dumps(named)]
-    env = environment() | {"AIRFLOW_HOME": str(work / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR"}
+    env = environment() | {
+        "AIRFLOW_HOME": str(work / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "ERROR",
+    }
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
         raise SystemExit(f"{service}: {done.stderr[-2000:]}")
@@ -241,7 +251,9 @@ def ask(work: Path, service: str, *arguments: Any, **named: Any) -> Any:
 
 
 def files(work: Path, repeats: int, figures: dict[str, Any]) -> None:
-    print("\n### A Dag file in the Dag processor's fork (CPU ms)\n\n| transactions | preloaded | ours | plain tasks | ratio | own modules |\n|---|---|---|---|---|---|")
+    print(
+        "\n### A Dag file in the Dag processor's fork (CPU ms)\n\n| transactions | preloaded | ours | plain tasks | ratio | own modules |\n|---|---|---|---|---|---|"
+    )
     paths = []
     for count in (1, 10, 100):
         for name, text in (("ours", TRANSACTIONS), ("plain", PLAIN)):
@@ -259,7 +271,9 @@ def files(work: Path, repeats: int, figures: dict[str, Any]) -> None:
 def tasks(work: Path, repeats: int, figures: dict[str, Any]) -> None:
     import imports
 
-    print("\n### Start and commit above an empty task (CPU ms, with the Dag file)\n\n| preloaded | empty | start | commit | own modules: file, start; file, commit |\n|---|---|---|---|---|")
+    print(
+        "\n### Start and commit above an empty task (CPU ms, with the Dag file)\n\n| preloaded | empty | start | commit | own modules: file, start; file, commit |\n|---|---|---|---|---|"
+    )
     parse, plain, table = work / "ours_1.py", work / "plain_1.py", str(work / "tasks")
     parse.write_text(TRANSACTIONS.format(count=1))
     plain.write_text(PLAIN.format(count=1))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, fields
+from inspect import Parameter, Signature
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
@@ -83,10 +84,8 @@ class _Signature:
     """The signature of a class, for ``help`` and ``inspect``, made when somebody asks."""
 
     def __get__(self, instance: Any, owner: Any) -> Any:
-        from inspect import Parameter, Signature
-
         parameters = []
-        for each in sorted((each for each in fields(owner) if each.init), key=lambda each: each.kw_only):
+        for each in sorted((each for each in fields(owner) if each.init), key=lambda each: bool(each.kw_only)):
             default = each.default if each.default_factory is MISSING else each.default_factory
             kind = Parameter.KEYWORD_ONLY if each.kw_only else Parameter.POSITIONAL_OR_KEYWORD
             default = Parameter.empty if default is MISSING else default

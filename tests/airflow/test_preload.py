@@ -99,7 +99,9 @@ def test_the_process_of_a_dag_file_has_our_modules_from_the_dag_processor(home):
     } <= modules
     assert sorted(modules & set(HEAVY)) == []
     # What tasks do on a table is none of a Dag file's business.
-    assert [name for name in modules if name.startswith(("airflow_delta.table.commit.", "airflow_delta.transaction.commit."))] == []
+    assert [
+        name for name in modules if name.startswith(("airflow_delta.table.commit.", "airflow_delta.transaction.commit."))
+    ] == []
     assert "orders" in airflow(home, "dags", "list")
 
 

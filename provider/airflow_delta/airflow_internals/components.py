@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from airflow.sdk import conf
+
 
 def forks_dag_files(component: Any) -> bool:
     """Tell whether this is the Dag processor, which forks a process for each Dag file.
@@ -24,11 +26,8 @@ def forks_tasks(component: Any) -> bool:
 
     :param component: what Airflow gives to the listener.
     """
-    if not _is_job(component) or "airflow.jobs.scheduler_job_runner" not in sys.modules:
-        return False
-    from airflow.sdk import conf
-
-    return "LocalExecutor" in conf.get("core", "executor", fallback="")
+    is_scheduler = _is_job(component) and "airflow.jobs.scheduler_job_runner" in sys.modules
+    return is_scheduler and "LocalExecutor" in conf.get("core", "executor", fallback="")
 
 
 def _is_job(component: Any) -> bool:
