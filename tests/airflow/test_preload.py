@@ -1,18 +1,21 @@
-"""What Airflow's long-lived processes import in advance is there in the processes that they fork: the real ones, started by command."""
+"""What Airflow's processes import in advance is there in what they fork: the real Dag processor and the real scheduler."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.airflow
 
-SECONDS = 180
+SECONDS = 500
 HEAVY = ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "sqlglot", "obstore")
 DAG_FILE = """
 import json, os, sys
@@ -42,8 +45,9 @@ from airflow.listeners import hookimpl
 from airflow.sdk.plugins_manager import AirflowPlugin
 
 def note():
+    noted = {{"pid": os.getpid(), "threads": threading.active_count(), "modules": sorted(sys.modules)}}
     with Path({found!r}).open("a") as file:
-        file.write(json.dumps({{"pid": os.getpid(), "threads": threading.active_count(), "modules": sorted(sys.modules)}}) + "\\n")
+        file.write(json.dumps(noted) + "\\n")
 
 class Listener:
     @hookimpl(trylast=True)
@@ -56,10 +60,19 @@ class LooksAtForks(AirflowPlugin):
 """
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory) -> Path:
+    """A new database of Airflow."""
+    home = tmp_path_factory.mktemp("airflow")
+    airflow(home, "db", "migrate")
+    return home / "airflow.db"
+
+
 @pytest.fixture
-def home(tmp_path) -> Path:
+def home(tmp_path, database) -> Path:
     (tmp_path / "dags").mkdir()
     (tmp_path / "plugins").mkdir()
+    shutil.copy(database, tmp_path / "airflow.db")
     return tmp_path
 
 
@@ -87,7 +100,6 @@ def noted(path: Path) -> list[dict]:
 def test_the_process_of_a_dag_file_has_our_modules_from_the_dag_processor(home):
     found = home / "found.jsonl"
     (home / "dags" / "orders.py").write_text(DAG_FILE.format(found=str(found)))
-    airflow(home, "db", "migrate")
     airflow(home, "dag-processor", "--num-runs", "1")
     (process,) = noted(found)
     modules = set(process["modules"])
@@ -102,13 +114,13 @@ def test_the_process_of_a_dag_file_has_our_modules_from_the_dag_processor(home):
     assert [
         name for name in modules if name.startswith(("airflow_delta.table.commit.", "airflow_delta.transaction.commit."))
     ] == []
-    assert "orders" in airflow(home, "dags", "list")
+    with closing(sqlite3.connect(home / "airflow.db")) as connection:
+        assert connection.execute("SELECT dag_id FROM dag").fetchall() == [("orders",)]
 
 
 def test_workers_of_a_local_executor_have_the_modules_of_tasks(home):
     found = home / "found.jsonl"
     (home / "plugins" / "looks_at_forks.py").write_text(AT_FORK.format(found=str(found)))
-    airflow(home, "db", "migrate")
     airflow(home, "scheduler", "--num-runs", "1", "--skip-serve-logs")
     processes = noted(found)
     assert len(processes) >= 2
@@ -149,6 +161,5 @@ def test_a_module_that_cannot_be_imported_keeps_nothing_from_starting(home):
     (home / "plugins" / "broken.py").write_text(
         "import sys\nsys.modules['airflow_delta.operators.merge'] = None\nsys.modules['airflow_delta.plugins.preload'] = None\n"
     )
-    airflow(home, "db", "migrate")
     said = airflow(home, "dag-processor", "--num-runs", "1")
     assert "Could not import in advance" in said

@@ -14,21 +14,28 @@ from airflow_delta.get_provider_info import get_provider_info
 
 logger = logging.getLogger(__name__)
 
-FACES = ("task_groups", "job_groups", "publication_groups", "retry_policies")
-"""What Dag files import beside what the provider announces."""
-ENGINE = ("plugins.on_worker", "table.start.begin", "table.commit.publish", "transaction.delta_log")
-"""What start, a plan and the commit of a blind append import beside it."""
+OF_DAG_FILES = (
+    "task_groups",
+    "job_groups",
+    "publication_groups",
+    "retry_policies",
+    "log.storage.factory",
+    "log.storage.other_locations",
+)
+"""What Dag files import beside what the provider announces, and what checks their parameters."""
+OF_TASKS = ("plugins.on_worker", "table.start.begin", "table.commit.publish", "transaction.delta_log")
+"""What start and the commit of a blind append import beside it."""
 
 
 def for_dag_files() -> None:
     """Import what Dag files import; never fails."""
-    _load((*(f"airflow_delta.{name}" for name in FACES), *_announced()))
+    _load((*(f"airflow_delta.{name}" for name in OF_DAG_FILES), *_announced()))
 
 
 def for_tasks() -> None:
     """Import what tasks import, with their Dag file; never fails."""
     for_dag_files()
-    _load(f"airflow_delta.{name}" for name in ENGINE)
+    _load(f"airflow_delta.{name}" for name in OF_TASKS)
 
 
 def _announced() -> Iterator[str]:
