@@ -31,5 +31,8 @@ def forks_tasks(component: Any) -> bool:
 
 
 def _is_job(component: Any) -> bool:
-    """Tell it from the task that starts, for which Airflow calls the same hook."""
+    """Tell one of Airflow's own processes from a task that starts, for which Airflow calls the same hook.
+
+    Waits for: the same as ``forks_dag_files``.
+    """
     return type(component).__module__ == "airflow.jobs.job"
