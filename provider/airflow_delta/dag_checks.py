@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from airflow_delta import engine
@@ -24,6 +23,7 @@ from airflow_delta.dag_rules.task_loops import loop_problem
 from airflow_delta.dag_rules.trigger_rules import trigger_rule_problems
 from airflow_delta.dag_rules.wiring import class_of, role_of, wiring_problems, wiring_warnings
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaDagWarning, DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 
 _CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "condition", "partitions")
 """Parameters that are conditions in Spark SQL."""

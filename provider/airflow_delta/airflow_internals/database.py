@@ -7,11 +7,12 @@ a page cannot read it leaves out, and says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from sqlalchemy import and_, select
+
+from airflow_delta.light_dataclasses import dataclass
 
 _MODULES = {
     "AssetEvent": "airflow.models.asset",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
 
 from airflow_delta.catalog.answers import CatalogCommit, LoadedTable, TableMetadata
 from airflow_delta.catalog.client import UnityCatalogClient
 from airflow_delta.contract.catalog_names import TableName
 from airflow_delta.exceptions import DeltaIllegalStateException, DeltaUnsupportedTableFeatureException
+from airflow_delta.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

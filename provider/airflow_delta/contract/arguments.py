@@ -6,11 +6,12 @@ module reads it (``XArguments.of(request)``), and no other code knows its fields
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.request import StageRequest
+from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from typing import Self  # not in Python 3.10, which clusters may have

@@ -6,12 +6,13 @@ Standard library only: SQL checks travel to a Spark job, and their answers back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from airflow_delta.contract.arguments import Arguments
 from airflow_delta.contract.check_records import json_digest
 from airflow_delta.contract.payloads import CONTRACT, Payload, StagedWrite
+from airflow_delta.light_dataclasses import dataclass
 
 FAIL, WARN = "fail", "warn"
 """What a failed check means: nothing is published, or a warning in the log."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.delta_names import (
@@ -16,6 +15,7 @@ from airflow_delta.contract.delta_names import (
     FEATURE_PREFIX,
 )
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from typing import Self  # not in Python 3.10, which clusters may have

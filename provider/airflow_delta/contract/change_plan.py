@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from airflow_delta.contract.payloads import CONTRACT, Payload, ScanFile
+from airflow_delta.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from airflow_delta.contract.payloads import Payload
 from airflow_delta.contract.tags import CHECKS_TAG
 from airflow_delta.exceptions import StagingException
+from airflow_delta.light_dataclasses import dataclass
 
 AUDIT, PUBLICATION_AUDIT, APPROVAL, PREVIEW, DIFF, TASK = KINDS = (
     "audit",

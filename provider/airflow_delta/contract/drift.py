@@ -7,7 +7,6 @@ maps. Nullability does not count: sources seldom know it, and a null in a NOT NU
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 from airflow_delta.contract.operations import WriteArguments
 from airflow_delta.contract.payloads import Json, Payload
@@ -15,6 +14,7 @@ from airflow_delta.contract.request import StageRequest
 from airflow_delta.contract.schema import Type, fields_by_name, parse_struct, type_name
 from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import SchemaDriftException
+from airflow_delta.light_dataclasses import dataclass
 
 NEW, MISSING, TYPE, SPELLING = "new", "missing", "type", "spelling"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
@@ -16,6 +15,7 @@ from airflow_delta.contract.char_lengths import DECLARED
 from airflow_delta.contract.delta_names import COLLATIONS
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.schema import find_field, type_name
+from airflow_delta.light_dataclasses import dataclass
 
 _DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

@@ -10,7 +10,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,6 +17,7 @@ from uuid import UUID
 
 from airflow_delta.contract.choices import is_literal
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.masking import masked
 
 _SHOWN = 200

@@ -11,12 +11,13 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.masking import masked, secret_of_location
 
 S3, AZURE, GCS, HDFS, FILE = "S3", "Azure", "GCS", "HDFS", "file"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from airflow_delta.contract.arguments import SourceArguments
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.scd2 import HistoryArguments
 from airflow_delta.exceptions import DeltaAnalysisException, StagingException
+from airflow_delta.light_dataclasses import dataclass
 
 MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE = "matched", "notMatched", "notMatchedBySource"
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from airflow_delta.contract.arguments import Arguments, RewriteArguments, RowIds
 from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.payloads import Payload
+from airflow_delta.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,12 +11,13 @@ import decimal
 import hashlib
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import KW_ONLY, fields
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 
 MANY = "many"
 """Key of the one event of a commit that changed more partitions than ``max_keys``, or ones that its log entry does not tell."""

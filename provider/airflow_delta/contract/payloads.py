@@ -10,11 +10,12 @@ import hashlib
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import ContractVersionException, StagingException, TableRead
+from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from typing import Self  # not in Python 3.10, which clusters may have

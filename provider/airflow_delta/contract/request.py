@@ -5,13 +5,14 @@ Both are plain JSON: a job on any cluster gets the request as configuration or a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from airflow_delta.contract.key_values import KeyValues
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.contract.payloads import CONTRACT, Payload, ScanPlan, SourcePosition
 from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import DeltaIllegalArgumentException, TableRead
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.masking import has_user_info, masked
 
 NUM_FILES, NUM_ROWS, NUM_BYTES = "numFiles", "numRows", "numBytes"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from airflow_delta.contract.payloads import Payload
+from airflow_delta.light_dataclasses import dataclass
 
 ACTION = "__airflow_delta_action"
 """Column of the source of the MERGE: what to do with its row."""

@@ -7,7 +7,7 @@ SQL over the table's logical columns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from airflow_delta.contract.payloads import Payload
 from airflow_delta.exceptions import (
@@ -17,6 +17,7 @@ from airflow_delta.exceptions import (
     InvariantViolationException,
     ReplaceWhereMismatchException,
 )
+from airflow_delta.light_dataclasses import dataclass
 
 _ROW_RULES: Mapping[str, tuple[type[DeltaError], str]] = {
     "not_null": (InvariantViolationException, "NOT NULL column {} would get a null. Filter such rows out or fill them"),

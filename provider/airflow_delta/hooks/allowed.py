@@ -13,12 +13,12 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
 from airflow_delta.contract.location import AZURE, GCS, HDFS, S3
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.identity import is_explicit
 from airflow_delta.log.storage.options import CREDENTIAL_ENDPOINTS, ENDPOINTS, FILES, NETWORK
 from airflow_delta.masking import masked

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC
 from functools import partial
 from importlib import import_module
@@ -29,6 +29,7 @@ from airflow_delta.hooks.aws_client import client_options
 from airflow_delta.hooks.azure import azure_options
 from airflow_delta.hooks.credential_sources import check_aws_sources, check_google_sources
 from airflow_delta.hooks.extra import extra_of, field_of, json_type, texts
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.credentials import EXPIRES_AT, renewable
 from airflow_delta.log.storage.identity import check_identity
 from airflow_delta.masking import secret_values

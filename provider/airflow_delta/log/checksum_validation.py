@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from airflow_delta.exceptions import DeltaChecksumMismatchException, DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.decode import CommitHead, read_commit_info
 from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.log.actions.reconciliation import file_key

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.intents import INTENT_KINDS
 from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.decode import required_timestamp
 from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.log.checkpoint.reader import CheckpointReader

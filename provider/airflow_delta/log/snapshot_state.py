@@ -7,9 +7,10 @@ opened only for what these do not have.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.actions.decode import (
     CommitFile,

@@ -6,12 +6,13 @@ The definition of an existing table comes from its log. A stage works on it as e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.schema import parse_struct
 from airflow_delta.exceptions import Subject
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Metadata, Protocol
 from airflow_delta.log.features import protocol as protocols
 from airflow_delta.log.features.properties import TableProperties

@@ -2,6 +2,7 @@
 
 A listener of Airflow, called on the worker when a task has failed, or begins. It does something only in Dags with a
 transaction, but for any of their tasks: an extraction, an audit of one's own, and an approval end one as well as a stage does.
+Airflow calls it also when one of its own processes starts, for what these can import in advance.
 """
 
 from __future__ import annotations
@@ -11,10 +12,23 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
+from airflow_delta.airflow_internals.components import forks_dag_files, forks_tasks
 from airflow_delta.airflow_internals.tasks import is_running_task
 from airflow_delta.task_notes import leave_note
 
 logger = logging.getLogger(__name__)
+
+
+@hookimpl
+def on_starting(component: Any) -> None:
+    """Import what the forks of this process would each import anew; never fails."""
+    try:
+        if forks_dag_files(component):
+            _preload().for_dag_files()
+        elif forks_tasks(component):
+            _preload().for_tasks()
+    except Exception:
+        logger.warning("Could not import in advance what Dag files and tasks need", exc_info=True)
 
 
 @hookimpl
@@ -43,6 +57,12 @@ def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  
             _on_worker().begins(task_instance.get_template_context(), task, is_own=_is_own(task))
     except Exception:
         logger.warning("Could not look at what this task has before it", exc_info=True)
+
+
+def _preload() -> Any:
+    from airflow_delta.plugins import preload
+
+    return preload
 
 
 def _on_worker() -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.location import Location
 from airflow_delta.contract.staging_directory import PLAN_ENDED, PLAN_PREFIX, transaction_directory
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.options import canonical_options
 
 if TYPE_CHECKING:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_delta.contract.tags import STATE_TAG
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
 from airflow_delta.log.actions.decode import DecodedCommit, decode_commits
 from airflow_delta.log.actions.deletion_vectors import vector_path

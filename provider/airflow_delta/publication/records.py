@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_delta.contract.audit import HeldCheck
 from airflow_delta.contract.payloads import CONTRACT, ManifestRef, Payload, StagedWrite, TransactionHandle
 from airflow_delta.contract.tags import ANCHOR_TAG, PUBLICATION_TAG, STATE_TAG, TABLES_TAG
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.transaction.intents import PATIENCE
 from airflow_delta.transaction.policy import check_user_metadata
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from airflow_delta.contract.payloads import CONTRACT, AbortResult, CommitResult, Payload
+from airflow_delta.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
@@ -14,6 +13,7 @@ from pyspark.sql import functions as sf
 from airflow_delta.contract.key_values import KeyValues, is_key_type
 from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.request import StageRequest
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.spark.written_files import check_read_back
 
 if TYPE_CHECKING:

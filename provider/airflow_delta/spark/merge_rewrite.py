@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.merge import INSERTED, SCRATCH
 from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.spark_paths import escape_glob
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.spark.rewrite import RewriteAttempt
 from airflow_delta.spark.table_files import write_files
 from airflow_delta.spark.written_files import check_read_back, save

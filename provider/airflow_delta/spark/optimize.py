@@ -7,7 +7,7 @@ import uuid
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Observation
@@ -19,6 +19,7 @@ from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.schema import parse_struct
 from airflow_delta.contract.spark_paths import data_file_uri, normal_form, normal_form_of_metadata
 from airflow_delta.exceptions import StagingException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.spark.align import spark_name
 from airflow_delta.spark.job_group import with_job_group
 from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_plan_files

@@ -13,7 +13,17 @@ import airflow_delta
 from airflow_delta.private_directory import private_directory
 from airflow_delta.version import __version__
 
-PARTS = ("__init__.py", "__init__.pyi", "version.py", "lazy.py", "masking.py", "contract", "exceptions", "spark")
+PARTS = (
+    "__init__.py",
+    "__init__.pyi",
+    "version.py",
+    "lazy.py",
+    "light_dataclasses.py",
+    "masking.py",
+    "contract",
+    "exceptions",
+    "spark",
+)
 """Files of the zip, relative to the package."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
 from airflow_delta.airflow_internals.tasks import params_of_run
 from airflow_delta.contract.payloads import Payload
+from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

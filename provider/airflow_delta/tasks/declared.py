@@ -12,13 +12,14 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from airflow.sdk import BaseOperator
 
 from airflow_delta.contract.choices import Choices, Given
 from airflow_delta.contract.kinds import Kind, Kinds
+from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from airflow.sdk import RetryPolicy

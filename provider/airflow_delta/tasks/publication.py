@@ -7,7 +7,6 @@ task. Which tables a publication has says the Dag file alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from airflow_delta.exceptions import (
     PublicationSplitException,
     PublicationUndoneException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.tasks.dag_file import start_tasks
 from airflow_delta.tasks.partition_events import add_partition_events, event_keys, with_keys
 from airflow_delta.tasks.restart.restart import Restart

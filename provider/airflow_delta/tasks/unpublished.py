@@ -7,13 +7,13 @@ decides the run's state, which would be success.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.tasks import skip_key
 from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import TransactionAbortedException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.tasks.task_states import instances
 from airflow_delta.tasks.trust.received import flatten_reports
 from airflow_delta.tasks.trust.reports import valid_reports

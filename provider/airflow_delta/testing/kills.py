@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+from airflow_delta.light_dataclasses import dataclass
 
 BEFORE_EXECUTE = "before execute"
 

@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.shown_text import message_of
 from airflow_delta.testing.kills import Kill
 

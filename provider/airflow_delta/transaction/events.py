@@ -10,8 +10,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from airflow_delta.light_dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
 from airflow_delta.contract.intents import IntentKind
 from airflow_delta.exceptions import VersionsNotContiguousException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.intents import PREFIXES, kind_of
 from airflow_delta.log.storage.file_names import commit_file
 

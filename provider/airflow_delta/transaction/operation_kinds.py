@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from airflow_delta.light_dataclasses import dataclass
 
 COMPACTIONS = ("OPTIMIZE", "REORG")
 """Operations that may leave out some of their files."""

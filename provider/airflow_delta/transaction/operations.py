@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Self
 
 import msgspec
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.transaction.operation_kinds import (
     KINDS,
     OVERWRITE_REMOVES,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import CommitInfo
 from airflow_delta.transaction.conflict_detection import ConflictDetection, check_level
 from airflow_delta.transaction.intents import WAIT_FOR_INTENTS, IntentRule

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.ui.transaction_values import Ending, Transaction
 from airflow_delta.ui.tries import (
     ABORT,

@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, func, select
 
 from airflow_delta.airflow_internals import database
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.ui.addresses import commit_url
 from airflow_delta.ui.commit_events import outlets
 from airflow_delta.ui.known import KnownTable

@@ -8,12 +8,13 @@ key before, the log says.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, select
 
 from airflow_delta.airflow_internals import database
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.task_notes import WARNING_KEY
 from airflow_delta.ui.known import commit_of_event, is_about
 from airflow_delta.ui.tries import TaskKey, as_json, results

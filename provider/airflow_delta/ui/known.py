@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
@@ -22,6 +22,7 @@ from airflow_delta.contract.location import Location, check_no_secret
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import API_SERVER, Allowed
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.options import store_kind
 from airflow_delta.task_notes import masked_by_airflow
 from airflow_delta.ui.place import Place

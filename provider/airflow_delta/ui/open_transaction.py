@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals import database
 from airflow_delta.contract.check_records import json_digest
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.shown_text import visible
 from airflow_delta.task_notes import masked_by_airflow
 from airflow_delta.ui.commit_rows import shortened

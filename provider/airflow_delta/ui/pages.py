@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.ui import data, views
 from airflow_delta.ui.access import Viewer, ViewerDep, may_see_assets
 from airflow_delta.ui.addresses import diff_command, table_url

@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from airflow_delta.light_dataclasses import dataclass
 
 _SALT = os.urandom(16)
 

@@ -6,8 +6,10 @@ They see what the user sees: a Dag or a key that is hidden from the user is not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
+
+from airflow_delta.light_dataclasses import dataclass
 
 SEARCHED = 200
 """Versions that one page with a filter or an order looks at."""

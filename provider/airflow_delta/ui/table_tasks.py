@@ -6,12 +6,12 @@ Which table a sensor waits for is in its rendered fields, so a templated name is
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, func, or_, select, tuple_
 
 from airflow_delta.airflow_internals import database
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.ui.known import KnownTable, location_key
 from airflow_delta.ui.tries import TaskKey, milliseconds
 

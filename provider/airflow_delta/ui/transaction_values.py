@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.ui.known import KnownTable
 from airflow_delta.ui.tries import Run, TaskKey, Try
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, or_, select
 
 from airflow_delta.airflow_internals import database
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.task_notes import NOTE_KEY
 
 if TYPE_CHECKING:

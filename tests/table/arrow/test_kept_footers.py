@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import datetime as dt
 import json
+import pickle
 import random
 from decimal import Decimal
 from pathlib import Path
@@ -99,3 +102,9 @@ def test_files_that_are_gone_or_have_another_size_are_refused(tmp_path: Path) ->
     other.unlink()
     with pytest.raises(StagedFileException, match=r"the worker finds \d+ files"):
         stage.collect()
+
+
+def test_a_copy_of_a_report_has_none(tmp_path: Path) -> None:
+    stage = Stage(Table(tmp_path / "table"), rows(6))
+    for copied in (dataclasses.replace(stage.report), copy.copy(stage.report), pickle.loads(pickle.dumps(stage.report))):
+        assert stage.collect(copied) == stage.collect(stage.read_again())

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.staging_directory import new_attempt, stage_key
 from airflow_delta.log.storage.local import LocalStore
+from airflow_delta.table.arrow import files
 from airflow_delta.table.preview.changes_preview import preview_changes
 from airflow_delta.table.preview.preview import write_preview
 from airflow_delta.table.preview.table_preview import preview_table
@@ -79,6 +80,8 @@ def test_two_workers_of_a_task_at_once(
     call: str,
 ) -> None:
     """The second begins and ends before the first one's next file, and no file of the other gets into either."""
+    if call == "put_file":
+        monkeypatch.setattr(files, "IN_MEMORY_BYTES", 0)  # else a small file is put as bytes
     written = getattr(LocalStore, call)
     second = []
 
@@ -99,7 +102,9 @@ def test_the_files_of_changed_rows_are_those_that_the_attempt_wrote(
     put = LocalStore.put
 
     def beside(store: LocalStore, path: str, data: bytes) -> None:
-        put(store, f"{path.partition('/_delta_log/')[0]}/part-of-another.parquet", b"half a file")
+        directory, is_log, _ = path.partition("/_delta_log/")
+        if is_log:
+            put(store, f"{directory}/part-of-another.parquet", b"half a file")
         put(store, path, data)
 
     monkeypatch.setattr(LocalStore, "put", beside)

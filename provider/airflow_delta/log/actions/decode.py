@@ -7,7 +7,7 @@ state, so it is not decoded at all; the others are joined and decoded in one cal
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ from airflow_delta.exceptions import (
     MissingCommitInfoException,
     MissingCommitTimestampException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import (
     AddCDCFile,
     AddFile,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.schema.types import (
     FLOATING,
     INTEGRAL,

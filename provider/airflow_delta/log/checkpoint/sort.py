@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.expressions.predicate import partition_texts
 from airflow_delta.log.schema.partition_values import parse_partition_value

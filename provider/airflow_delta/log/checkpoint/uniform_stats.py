@@ -8,12 +8,13 @@ they are not exactly alike, the general parser takes over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.arrays import scalar
 
 _COMMAS = bytes.maketrans(b"{}:", b",,,")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Action, encode_actions
 from airflow_delta.log.checkpoint.checkpoint_schema import MANIFEST, CheckpointSchema
 from airflow_delta.log.checkpoint.last_checkpoint import ACTIONS_LISTED, LastCheckpointV2, short_schema

@@ -8,9 +8,9 @@ time the files are counted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, FileChanges, decode_file_changes, has_file_actions
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.checksum.histograms import DELETED_RECORD_BINS, FILE_SIZE_BINS, deleted_bin, size_bin

@@ -7,12 +7,12 @@ else is refused: Spark would refuse it too, or read other values.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.features.column_mapping import field_id
 from airflow_delta.log.features.type_widening import may_change_type
 from airflow_delta.log.schema.types import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.arrays import repeated, scalar
 from airflow_delta.log.data_files.batches import (
     BATCH_ROWS,
@@ -83,9 +83,9 @@ class GroupRows:
         return joined_batches(self._wanted(selection), self._most_rows)
 
     def _wanted(self, selection: RowSelection | None) -> Iterator[pa.RecordBatch]:
-        every = range(len(self._target))
-        deciding = [at for at in every if selection is not None and self._target.names[at] in selection.columns]
-        others = [at for at in every if at not in deciding]
+        every, names = range(len(self._target)), self._target.names
+        deciding = [at for at in every if selection is not None and names[at] in selection.columns]
+        others = sorted(set(every).difference(deciding))
         # Not of a few rows at a time, of which the first may be all that is wanted.
         is_worth_it = self._most_rows == BATCH_ROWS and any(map(self._in_file, others))
         if selection is not None and deciding and is_worth_it:
@@ -179,7 +179,8 @@ class GroupRows:
 
         :param is_needed: tells of a first row and a number of rows whether to yield them.
         """
-        start, names = self._group.start, [self._target.names[at] for at in fields]
+        every = self._target.names
+        start, names = self._group.start, [every[at] for at in fields]
         constants: dict[int, pa.Array] = {}
         for length, columns in self._columns([self._group.sources[at] for at in fields]):
             if is_needed(start, length):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.parquet as pq
+
+from airflow_delta.light_dataclasses import dataclass
 
 _VERSION = b"org.apache.spark.version"
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.expressions.like import like_pattern
 from airflow_delta.log.expressions.sql_text import literal_text, quote_name, quote_text
 from airflow_delta.log.schema.partition_index import Column, is_named_exactly

@@ -6,11 +6,11 @@ Nobody outside of this package knows the parser that makes them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC
 
 

@@ -7,13 +7,14 @@ commit that assigns values moves it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from airflow_delta.contract.delta_names import GENERATION_EXPRESSION, HIGH_WATER_MARK
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.schema.types import StructField, StructType, parse_schema, to_json

@@ -7,7 +7,6 @@ A feature that the protocol lists, or a legacy version implies, does not prevent
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
-from dataclasses import dataclass
 
 import msgspec
 
@@ -19,6 +18,7 @@ from airflow_delta.exceptions import (
     InvalidProtocolVersionException,
     ProtocolDowngradeException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Metadata, Protocol
 from airflow_delta.log.features.properties import TableProperties, normalise_key, strip_protocol_properties
 from airflow_delta.log.features.registry import FEATURES, Feature, active_features

@@ -6,10 +6,10 @@ Delta protocol, "Table Features"; the attributes follow Delta's ``TableFeature``
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from airflow_delta.contract.delta_names import CONSTRAINT_PREFIX, GENERATION_EXPRESSION
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.constraints import CURRENT_DEFAULT, INVARIANTS
 from airflow_delta.log.features.identity_columns import PREFIX as IDENTITY_PREFIX

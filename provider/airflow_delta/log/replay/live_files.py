@@ -7,12 +7,13 @@ the previous step selected rows. Only the selected rows are held in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.reconciliation import FileKey, TailFiles
 from airflow_delta.log.arrow.arrays import array, scalar

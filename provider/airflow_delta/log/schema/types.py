@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import msgspec
 
 from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.schema.suggestions import known_names
 
 if TYPE_CHECKING:

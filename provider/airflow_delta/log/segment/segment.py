@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.checkpoint.last_checkpoint import read_last_checkpoint
 from airflow_delta.log.storage.base import UNKNOWN, FileStatus, LogStore
 from airflow_delta.log.storage.file_names import (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from airflow_delta.log.arrow.arrays import array
 from airflow_delta.log.data_files.leaf_columns import leaf_paths
 from airflow_delta.log.schema.types import Leaf
 from airflow_delta.log.statistics.data_skipping import skipping_mask, statistics_columns
@@ -49,5 +50,5 @@ def groups_that_may_hold(predicate: Predicate, footer: pq.FileMetaData, names: M
                 if value is not None:
                     stats[member][leaf.physical_path[0]] = value
         texts.append(msgspec.json.encode(stats).decode())
-    kept: list[bool] = skipping_mask(predicate.data_part, pa.array(texts, pa.string())).to_pylist()
+    kept: list[bool] = skipping_mask(predicate.data_part, array(texts, pa.string())).to_pylist()
     return kept

@@ -8,10 +8,11 @@ with line breaks escaped, so no key and no body can look like a field. What is n
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from obstore import exceptions as errors
+
+from airflow_delta.light_dataclasses import dataclass
 
 _VALUE = "\n\nDebug source:\n"
 _SOURCE = re.compile(r'\A\w+ \{\n +(?:store|path): "(?:[^"\\\n]|\\.)*",\n +source: (\w+)')

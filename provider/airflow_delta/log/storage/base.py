@@ -27,7 +27,7 @@ UNKNOWN = -1
 """A size or time that a listing did not ask the store for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)  # the standard library's: a listing makes many, and these are made in half the time
 class FileStatus:
     """A file on storage.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from airflow_delta.contract.location import AZURE, GCS, S3
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.answers import StoreAnswer
 from airflow_delta.log.storage.errors import StoreAccessError, StoreRefusedError
 

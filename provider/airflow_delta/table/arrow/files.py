@@ -10,7 +10,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.contract.schema import without_void
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.arrow.values import to_pylist
 from airflow_delta.log.features.column_mapping import field_id

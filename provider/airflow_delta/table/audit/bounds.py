@@ -6,10 +6,10 @@ import datetime as dt
 import decimal
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, PredicateException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.expressions.name_resolution import Columns, UnsupportedError
 from airflow_delta.log.features.properties import TableProperties

@@ -8,7 +8,7 @@ computed again, from the rows that winners add and remove. Both cost what the wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from airflow_delta.exceptions import (
     DeltaAuditFailedException,
     DeltaConcurrentModificationException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import CommitInfo
 from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.audit import heavy

@@ -9,12 +9,13 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.audit import BOUNDS, FAIL, RATIOS, AuditCheck, key_of, limits_problem
 from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.features.stats_columns import indexed_leaves
 from airflow_delta.log.schema.partition_values import parse_timestamp
 from airflow_delta.log.schema.types import FLOATING

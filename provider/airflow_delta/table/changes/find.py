@@ -7,7 +7,7 @@ file whose deletion vector changed, only the rows that one of the two vectors ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
     VersionsNotContiguousException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.decode import DecodedCommit, decode_commits, timestamp_of_info
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -23,6 +23,7 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
     VersionNotFoundException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.features.protocol import check_can_read

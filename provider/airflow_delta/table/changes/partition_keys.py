@@ -11,7 +11,6 @@ import datetime as dt
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import msgspec
 
 from airflow_delta.contract.partition_events import MANY, KeyField, PartitionEvents
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.decode import DecodedCommit, decode_commit
 from airflow_delta.log.features.column_mapping import mode, physical_partition_columns

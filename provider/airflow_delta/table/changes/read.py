@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_delta.contract.delta_names import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log import heavy
 from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.log.table_definition import TableDefinition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +13,7 @@ import msgspec
 from airflow_delta.contract.payloads import CommitResult
 from airflow_delta.contract.tags import APP_ID_TAG
 from airflow_delta.exceptions import MetadataChangedException, ProtocolChangedException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile, SetTransaction
 from airflow_delta.log.statistics.row_counts import total
 from airflow_delta.table.commit.alter import adopt_altered, altered_table, with_altered_reads

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import CommitCancelledException, DeltaConcurrentModificationException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
 from airflow_delta.table.commit.commit import staged_commit
 from airflow_delta.table.stage.conflicts import check_stages

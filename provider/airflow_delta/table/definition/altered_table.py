@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException, Subject
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features.clustering import clustering_columns

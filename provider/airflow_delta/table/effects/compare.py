@@ -9,11 +9,12 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.values import Row, rows_of
 
 if TYPE_CHECKING:

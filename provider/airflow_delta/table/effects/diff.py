@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException, VersionsNotContiguousException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.actions.decode import decode_commits
 from airflow_delta.log.table_definition import TableDefinition

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
 from airflow_delta.contract.delta_names import COLUMN_ID, COLUMN_MAPPING_MODE, PHYSICAL_NAME
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, to_json
 from airflow_delta.log.table_definition import TableDefinition

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_delta.exceptions import DeltaUnsupportedOperationException, ReadLimitException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
 from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path
 from airflow_delta.log.storage.table_paths import relative_key

@@ -7,13 +7,14 @@ looked at is bounded: counts of what is beyond come from the files' statistics, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.actions.reconciliation import file_key

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
 from airflow_delta.log.table_definition import TableDefinition

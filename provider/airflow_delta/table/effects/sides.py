@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from airflow_delta.contract.delta_names import CHANGE_TYPE
 from airflow_delta.contract.schema import variant_columns
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, Metadata
 from airflow_delta.log.arrow.arrays import array
 from airflow_delta.log.arrow.values import rows_of

@@ -6,7 +6,7 @@ All files that Spark wrote must be found first: a missing directory is never an 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
@@ -14,6 +14,7 @@ from airflow_delta.contract.schema import TYPED_VALUE, WRITE_WHOLE
 from airflow_delta.contract.staging_directory import is_hidden
 from airflow_delta.contract.zones import AS_IN_LOG
 from airflow_delta.exceptions import InvariantViolationException, StagedFileException, StagingException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.features.identity_columns import identity_columns
@@ -253,7 +254,7 @@ class Footers:
         footers = None
         if isinstance(report, WrittenHere):
             root = len(request.directory) + 1
-            kept = [report.footers.get((status.path[root:], status.size)) for status in statuses]
+            kept = [report.footer_of(status.path[root:], status.size) for status in statuses]
             footers = [footer for footer in kept if footer is not None]
             footers = footers if len(footers) == len(statuses) else None
         self.collect(directory, into, statuses, footers, identities=identities)

@@ -27,3 +27,8 @@ class WrittenHere(StageReport):
         with_footers = cls(**{field.name: getattr(report, field.name) for field in fields(report)})
         object.__setattr__(with_footers, "footers", footers)
         return with_footers
+
+    def footer_of(self, path: str, size: int) -> pq.FileMetaData | None:
+        """Return the footer of a file; ``None`` if it is not known, as in a copy of a report."""
+        footers: Mapping[tuple[str, int], pq.FileMetaData] = getattr(self, "footers", {})
+        return footers.get((path, size))

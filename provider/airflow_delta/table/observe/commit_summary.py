@@ -7,11 +7,12 @@ in-commit timestamp, the table's metadata must tell whether that is its time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.contract.check_records import CheckRecords, checks_of
 from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, CommitInfo, RemoveFile
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, DecodedCommit, decode_commit
 from airflow_delta.log.segment.segment import list_log

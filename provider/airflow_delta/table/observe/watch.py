@@ -6,7 +6,6 @@ A table is watched through its log alone: each look reads only the commits since
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.exceptions import (
@@ -15,6 +14,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     VersionNotFoundException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.table.observe.commit_summary import CommitSummary, Observation, observe, observe_after
 

@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote
 
@@ -25,6 +24,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
     VersionsNotContiguousException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.decode import decode_commits
 from airflow_delta.log.actions.deletion_vectors import INLINE, UUID_RELATIVE, vector_path, z85_encode

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, DeltaTableNotFoundException
+from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaTableNotFoundException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.transaction.commit.symlink_manifest import DIRECTORY, generate_manifests, wants_symlink_manifest
 
 if TYPE_CHECKING:

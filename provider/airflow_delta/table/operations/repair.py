@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -26,6 +26,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     VersionsNotContiguousException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
 from airflow_delta.log.actions.decode import decode_commit
 from airflow_delta.log.actions.deletion_vectors import vector_path

@@ -8,7 +8,6 @@ table's directory. Deletion vectors are the other way round: readers built on de
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.contract.delta_names import FEATURE_PREFIX
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import (
     Action,
     AddCDCFile,

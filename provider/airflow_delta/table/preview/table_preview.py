@@ -10,11 +10,11 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.staging_directory import NO_TASK, PREVIEW_DIRECTORY, is_later, new_attempt, preview_directory
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import CommitInfo, encode_actions
 from airflow_delta.log.checkpoint.part_files import PartFiles
 from airflow_delta.log.checkpoint.prefetch import prefetched

@@ -6,8 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from airflow_delta.light_dataclasses import dataclass
 
 T = TypeVar("T")
 

@@ -211,7 +211,7 @@ def wanted_fields(log: CommitFiles, version: int, schema: StructType, columns: S
     where = f"of table {log.uri} version {version}"
     if isinstance(columns, str) or not columns:
         raise log.error(DeltaIllegalArgumentException, f"columns {where} must be a list of names, got {columns!r}.")
-    found = []
+    found: dict[str, StructField] = {}
     for name in columns:
         field = schema.find(name)
         if field is None:
@@ -223,10 +223,10 @@ def wanted_fields(log: CommitFiles, version: int, schema: StructType, columns: S
                 f"{', '.join(schema.names)}.",
                 version=version,
             )
-        if field in found:
+        if field.name in found:
             raise log.error(DeltaIllegalArgumentException, f"columns {where} names {field.name} twice.")
-        found.append(field)
-    return found
+        found[field.name] = field
+    return list(found.values())
 
 
 def _columns_of(predicate: Predicate, schema: StructType, wanted: Sequence[StructField]) -> list[StructField]:

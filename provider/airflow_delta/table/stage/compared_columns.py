@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.merge import ComparedColumns
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log import heavy
 from airflow_delta.log.expressions.sql_text import quote_name
 from airflow_delta.log.expressions.text import split, tree_of

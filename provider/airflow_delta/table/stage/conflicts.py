@@ -18,11 +18,11 @@ Three rules have no counterpart between transactions:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaConcurrentModificationException, StageConflictException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, CommitInfo, Protocol, RemoveFile, encode_actions
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.actions.reconciliation import file_key

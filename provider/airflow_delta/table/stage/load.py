@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -13,6 +13,7 @@ from airflow_delta.contract.manifest import verify_manifest
 from airflow_delta.contract.payloads import KeyRead, ManifestRef, StagedWrite, TransactionHandle
 from airflow_delta.contract.staging_directory import KEYS_NAME, MANIFEST_NAME, attempt_directory, transaction_directory
 from airflow_delta.exceptions import ManifestException, StageConflictException, StagedFileException, StagingException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import vector_path
 from airflow_delta.table.files.partitions import common_directory

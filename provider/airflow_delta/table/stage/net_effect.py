@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import StageConflictException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.table.stage.data_change import check_dropped

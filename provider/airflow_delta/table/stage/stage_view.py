@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.arguments import Arguments
@@ -12,6 +12,7 @@ from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.staging_directory import MANIFEST_NAME, attempt_directory
 from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Action, AddCDCFile, RemoveFile, encode_action
 from airflow_delta.table.files.adds import DataFiles
 from airflow_delta.table.stage.attempt import StageAttempt, check_report

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.table.definition.staged_definition import written

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.staging_directory import ABORT_MARKER, COMMIT_MARKER_PREFIX, transaction_directory
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.table.state.commit_result import result_without_commit
 from airflow_delta.table.state.find_commit import commit_of_transaction, find_commit, stands
 from airflow_delta.table.state.markers import read_marker, read_markers

@@ -6,12 +6,12 @@ that nothing was committed, never if it cannot tell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_delta.contract.staging_directory import transaction_directory
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.features import protocol
 from airflow_delta.table.state.find_commit import commit_of_transaction, stands
 

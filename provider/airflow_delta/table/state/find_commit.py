@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
@@ -13,6 +12,7 @@ from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.contract.staging_directory import STAGING_DIRECTORY
 from airflow_delta.contract.tags import INSTANCE_TAGS, MAX_TRIES_TAG, TRY_NUMBER_TAG
 from airflow_delta.exceptions import HandleMismatchException, TransactionExpiredException, VersionsNotContiguousException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
 from airflow_delta.table.state.commit_result import integer, result_of_commit, result_without_commit
 from airflow_delta.table.state.commit_times import CommitTimes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.choices import KEY_CHECKS
@@ -23,6 +23,7 @@ from airflow_delta.contract.tags import (
     TASK_ID_TAG,
 )
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.table.state.commit_times import CommitTimes
 from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, newest_first, standing_version

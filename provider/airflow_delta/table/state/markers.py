@@ -18,12 +18,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.contract.staging_directory import ABORT_MARKER, COMMIT_MARKER_PREFIX, COMMITTED_MARKER, transaction_directory
 from airflow_delta.exceptions import CommitStateUnknownException, DeltaError, StagingException, TransactionAbortedException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.puts import creates
 from airflow_delta.table.state.find_commit import commit_of_transaction
 from airflow_delta.transaction import CommitPolicy

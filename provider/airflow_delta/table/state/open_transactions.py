@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from airflow_delta.contract.staging_directory import (
 )
 from airflow_delta.contract.tags import APP_ID_TAG, DAG_ID_TAG, RUN_ID_TAG, part_of, takes_back
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.table.state.commit_times import CommitTimes

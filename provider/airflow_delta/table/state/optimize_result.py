@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from airflow_delta.contract.payloads import CONTRACT, CommitResult, Payload
+from airflow_delta.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.tasks import resumes
@@ -22,6 +22,7 @@ from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.dag_rules.trigger_rules import AUTHORS_RISK
 from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import ChecksOutdatedException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.tasks.checks.evidence import ENDS, SEEN_KEY, Evidence, Runs
 from airflow_delta.tasks.checks.tags import check_tags
 from airflow_delta.tasks.task_states import name_of

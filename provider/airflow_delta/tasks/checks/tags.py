@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.audit import FAIL, AuditCheck
@@ -22,6 +22,7 @@ from airflow_delta.contract.check_records import (
 )
 from airflow_delta.contract.tags import CHECKS_TAG
 from airflow_delta.dag_rules.wiring import class_of
+from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import StagedWrite

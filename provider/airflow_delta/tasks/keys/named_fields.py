@@ -10,13 +10,14 @@ seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sized
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateSyntaxError, Undefined, UndefinedError, nodes
 
 from airflow_delta.airflow_internals.tasks import arguments_given_to
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.tasks.dag_file import argument_of
 
 if TYPE_CHECKING:

@@ -7,8 +7,10 @@ while the task runs, and only if OpenLineage's provider is loaded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
+
+from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from airflow_delta.contract.audit import AuditCheck

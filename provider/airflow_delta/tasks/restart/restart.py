@@ -9,7 +9,6 @@ before it, is cleared too, and Airflow ends it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
@@ -17,6 +16,7 @@ from airflow.sdk import XComArg
 from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import reset_run
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.tasks.restart.clearing import clear_with_downstream
 from airflow_delta.tasks.restart.tasks_again import TasksAgain
 

@@ -6,9 +6,10 @@ import re
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.spark.errors import is_library, place_in_files, useful_line
 
 _LINES = 3000

@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from airflow_delta.hooks.credentials_of_another import IDENTITY
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.hooks.fields import OWN
 from airflow_delta.hooks.hadoop import OWN_CREDENTIALS, hadoop_settings
+from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

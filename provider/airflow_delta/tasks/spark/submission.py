@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.contract.options import REQUEST_PROPERTY
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.tasks.spark.application_output import ApplicationOutput
 from airflow_delta.tasks.spark.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
 from airflow_delta.tasks.spark.ending import WAIT, within

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -14,6 +13,7 @@ from airflow_delta.contract.kinds import TRUTH, table_text, taken
 from airflow_delta.contract.options import check_source
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog

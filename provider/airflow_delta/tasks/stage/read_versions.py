@@ -7,7 +7,6 @@ of the tables or on none, and a table that only the XCom names must lie below th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
@@ -15,6 +14,7 @@ from airflow_delta import publication as publications
 from airflow_delta.contract.kinds import WHOLE_NUMBER, taken
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.declared import Parameters, parameter
 from airflow_delta.tasks.stage.new_rows import (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.contract.request import SourceScan, ViewScan
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.tasks.base import TABLE_VIEW
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
@@ -13,6 +13,7 @@ from airflow_delta.contract.catalog_names import Reservation
 from airflow_delta.contract.kinds import kinds_of, taken
 from airflow_delta.contract.staging_directory import is_owned_by
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.tasks.dag_file import (
     Each,
     argument_of,

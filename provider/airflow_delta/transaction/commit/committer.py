@@ -6,11 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAssertionError, DeltaConcurrentModificationException, InvalidCommittedVersionException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Action, AddCDCFile, CommitInfo, Metadata, Protocol, RemoveFile
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.storage.file_names import commit_file

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import (
@@ -19,6 +19,7 @@ from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
     MaxCommitRetriesExceededException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.storage.errors import AmbiguousPutError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file

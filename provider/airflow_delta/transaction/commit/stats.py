@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import (
     Action,
     AddCDCFile,

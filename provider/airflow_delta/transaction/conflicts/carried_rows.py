@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.transaction.conflicts.row_contents import ROWS_BY_CONTENT, Row, contents
 from airflow_delta.transaction.conflicts.rows_of_winners import NOT_IN_PYTHON, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_delta.contract.delta_names import TYPE_CHANGES
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Action, CommitInfo, Metadata, Protocol, encode_actions
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.policy import ConflictOptions

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.delta_names import ROW_TRACKING_DOMAIN
 from airflow_delta.contract.partition_texts import partition_texts_of
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import (
     MOVED_ROWS_TAG,
     Action,

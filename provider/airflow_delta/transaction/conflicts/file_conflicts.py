@@ -7,7 +7,7 @@ rows, if the level says so; whatever cannot be decided stays a conflict.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import (
@@ -16,6 +16,7 @@ from airflow_delta.exceptions import (
     ConcurrentDeleteReadException,
     DeltaConcurrentModificationException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.transaction.conflicts.advice import keep_apart

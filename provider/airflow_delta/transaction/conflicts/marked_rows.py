@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.log.statistics.row_counts import num_records

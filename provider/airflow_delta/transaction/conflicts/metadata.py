@@ -8,7 +8,6 @@ adds itself. Everything else is a conflict, even for a blind append.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -31,6 +30,7 @@ from airflow_delta.contract.delta_names import (
     ROW_TRACKING_PRESERVED,
 )
 from airflow_delta.exceptions import MetadataChangedException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Metadata, Protocol
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.table_definition import TableDefinition

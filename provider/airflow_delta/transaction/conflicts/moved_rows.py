@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from pyroaring import BitMap64
 from airflow_delta.contract.delta_names import MATERIALIZED_ROW_ID
 from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.moved_rows import read_moved_rows, size_of_moved_rows
 from airflow_delta.log.actions.reconciliation import canonical_path

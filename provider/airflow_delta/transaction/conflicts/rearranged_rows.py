@@ -7,12 +7,13 @@ marked in its own new files. After the winner it would have left them out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import msgspec
 from pyroaring import BitMap64
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, Action, AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.log.actions.moved_rows import directory_of

@@ -7,11 +7,12 @@ satisfies one of its reads, or rows only moved to other files. What it removes m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.tags import DETECTION_TAG, RESOLVED_TAG
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, AddFile
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.schema.types import StructType

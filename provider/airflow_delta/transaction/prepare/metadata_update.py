@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -26,6 +25,7 @@ from airflow_delta.contract.delta_names import (
     SYMLINK_MANIFEST,
 )
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
 from airflow_delta.log.features import clustering, column_mapping
 from airflow_delta.log.features import protocol as table_protocol

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence, Set
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.delta_names import ROW_TRACKING_DOMAIN
@@ -17,6 +16,7 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedTableFeatureException,
     TableRead,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import (
     Action,
     AddCDCFile,

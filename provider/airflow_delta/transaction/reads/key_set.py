@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.arrow_rows import Values, is_among

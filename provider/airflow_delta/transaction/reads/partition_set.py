@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log import heavy
 from airflow_delta.log.schema.partition_index import NamedValues, parsed_values
 from airflow_delta.log.schema.partition_values import Instants, is_zoneless, normalise, parse_partition_value, possible_instants

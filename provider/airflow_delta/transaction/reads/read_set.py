@@ -6,10 +6,11 @@ Files that were read stay Arrow columns, which are only searched for the few pat
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.schema.partition_index import NamedValues

@@ -11,8 +11,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from airflow_delta.light_dataclasses import dataclass
 
 MAX_BYTES = 32 << 20
 """Characters of JSON."""

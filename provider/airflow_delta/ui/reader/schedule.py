@@ -18,10 +18,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_delta.exceptions import ReadLimitException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.ui.place import Place
 from airflow_delta.ui.problems import PageProblem, busy, of_error, of_kinds, overloaded, timed_out
 from airflow_delta.ui.reader.cache import Remembered

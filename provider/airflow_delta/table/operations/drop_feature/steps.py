@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -18,6 +18,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     FeatureDropConflictException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.segment.segment import LogListing

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_delta.contract.partition_texts import partition_texts_of
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.statistics.row_counts import num_records
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from airflow_delta.contract.arguments import RewriteArguments
 from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import StagingException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.files.adds import DataFiles, Footers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from airflow_delta.contract.arguments import RewriteArguments
 from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
 from airflow_delta.exceptions import AppendOnlyException, DeltaTableNotFoundException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.files.rules import table_rules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.spark_paths import FILE, NUMBER, WORD, file_of, files_by_uri
 from airflow_delta.exceptions import StagingException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors, write_deletion_vectors
 from airflow_delta.log.arrow.arrays import scalar

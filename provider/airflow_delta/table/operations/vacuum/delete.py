@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.staging_directory import ABORT_MARKER, STAGING_DIRECTORY, is_marker
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.log.storage.progress import Progress

@@ -10,13 +10,14 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_delta.contract.delta_names import UNIVERSAL_FORMAT
 from airflow_delta.contract.staging_directory import STAGING_DIRECTORY, is_preview
 from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.features.column_mapping import physical_partition_columns
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.intents import STATE_APP
 from airflow_delta.contract.staging_directory import PLAN_ENDED, PLAN_PREFIX, transaction_directory
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.intents import open_intents
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import (
@@ -13,6 +13,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     VacuumRetentionPeriodTooShortException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.features import protocol
 from airflow_delta.log.storage.table_paths import forget_links
 from airflow_delta.table.operations.vacuum.delete import Found, delete, with_markers_last

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
 from airflow_delta.contract.staging_directory import ABORT_MARKER, STAGING_DIRECTORY, is_marker, is_plan, is_preview, kept_until
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.table.operations.vacuum.plans import unfinished_publications

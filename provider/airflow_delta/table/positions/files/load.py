@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_delta.contract.payloads import FileLoad
 from airflow_delta.exceptions import StageConflictException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.table.positions.files.places import Places
 from airflow_delta.table.positions.files.records import LoadRecord, keep_record, loads_in, read_head
 from airflow_delta.table.positions.pin import Pin, pin_path

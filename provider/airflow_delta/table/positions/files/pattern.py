@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.staging_directory import is_hidden
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.table.positions.files.globs import part_expression
 

@@ -16,13 +16,14 @@ import hashlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_delta.contract.payloads import COPY_APP, RECORD_SUFFIX, record_digits
 from airflow_delta.exceptions import DeltaFileNotFoundException, DeltaIllegalStateException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.errors import AmbiguousPutError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.table.positions.position import check_not_cloned, last_position

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +15,7 @@ from airflow_delta.exceptions import (
     SchemaMismatchException,
     StagingException,
 )
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.options import canonical_options
 from airflow_delta.log.storage.place import spelled_place, store_place

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.payloads import Json
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log import heavy
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC
 from airflow_delta.log.expressions.refused import oversized, refused_function

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from airflow_delta.contract.queries import check_query
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of
 
 _QUERY = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
