@@ -17,6 +17,7 @@ from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, Metadata
 from airflow_delta.table.abort import abort
+from airflow_delta.table.arrow.rewrite.run import run_in_worker
 from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.stage.scan import plan_scan
@@ -230,3 +231,12 @@ def _travelled(payload: Any) -> dict[str, Any]:
 def _of_view(options: dict[str, Any]) -> dict[str, Any]:
     """Take out of the options of a stage what its view is opened with."""
     return {name: options.pop(name) for name in ("map_index", "after", "spark_table_uri") if name in options}
+
+
+class WorkerTable(Table):
+    """A table whose operations are done without Spark."""
+
+    def run_work(self, request: StageRequest, source: Any) -> StageReport:
+        """Do the work of an operation in this process."""
+        assert source is None, "for Spark"
+        return run_in_worker(self.log(), request)

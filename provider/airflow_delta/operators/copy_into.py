@@ -21,6 +21,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.tasks.declared import parameter
+from airflow_delta.tasks.engines import ENGINES
 from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from airflow_delta.tasks.declared import Taken
 
 FORMATS = ("csv", "json", "parquet", "avro", "orc", "text")
-ENGINES = ("spark", "arrow")
 
 
 class DeltaCopyIntoOperator(DeltaTableOperator, SessionParameters):

@@ -9,6 +9,7 @@ from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.tasks.declared import parameter
+from airflow_delta.tasks.engines import EngineParameters
 from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.spark.runner import RunnerParameters
 from airflow_delta.tasks.sql_parameters import SqlParameters
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
-class DeltaDeleteOperator(DeltaTableOperator, RunnerParameters, SqlParameters):
+class DeltaDeleteOperator(DeltaTableOperator, EngineParameters, SqlParameters):
     """Delete rows of a table.
 
     Spark starts only if the predicate names columns other than partition columns.
@@ -27,7 +28,7 @@ class DeltaDeleteOperator(DeltaTableOperator, RunnerParameters, SqlParameters):
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
-    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
+    :class:`~airflow_delta.tasks.engines.EngineParameters`.
     """
 
     by_job: ClassVar[bool | str] = True

@@ -12,12 +12,12 @@ from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.tasks.commit.commit_part import CommitPart
 from airflow_delta.tasks.declared import parameter
+from airflow_delta.tasks.engines import EngineParameters
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.observability import Stopwatch
 from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.rewrite_work import RewriteParameters, RewriteWork, finish_batches
-from airflow_delta.tasks.spark.runner import RunnerParameters
 from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.work import StageWork
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_delta.tasks.declared import Taken
 
 
-class DeltaOptimizeOperator(DeltaTableOperator, RunnerParameters, RewriteParameters, SqlParameters):
+class DeltaOptimizeOperator(DeltaTableOperator, EngineParameters, RewriteParameters, SqlParameters):
     """Compact the small files of a table, and rewrite those with many deleted rows; cluster a clustered table (``OPTIMIZE``).
 
     :param z_order_by: columns to order the rows by (``ZORDER BY``); rewrites all files of the selected partitions. (templated)
@@ -43,7 +43,7 @@ class DeltaOptimizeOperator(DeltaTableOperator, RunnerParameters, RewriteParamet
     :param max_deleted_rows_ratio: a file with a larger share of deleted rows is rewritten whatever its size. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.rewrite_work.RewriteParameters`,
-    :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
+    :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and :class:`~airflow_delta.tasks.engines.EngineParameters`.
     """
 
     by_job: ClassVar[bool | str] = True
@@ -80,12 +80,12 @@ class DeltaOptimizeOperator(DeltaTableOperator, RunnerParameters, RewriteParamet
         }
 
 
-class DeltaReorgOperator(DeltaTableOperator, RunnerParameters, RewriteParameters, SqlParameters):
+class DeltaReorgOperator(DeltaTableOperator, EngineParameters, RewriteParameters, SqlParameters):
     """Rewrite the files that hold deleted rows or dropped columns, so that both are gone (``REORG TABLE ... APPLY (PURGE)``).
 
     The old files stay until VACUUM deletes them. The parameters are those of
     :class:`~airflow_delta.tasks.rewrite_work.RewriteParameters`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
-    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
+    :class:`~airflow_delta.tasks.engines.EngineParameters`.
     """
 
     by_job: ClassVar[bool | str] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
@@ -75,17 +76,17 @@ class RewriteWork(Part, RewriteParameters):
         """
         own, committer, runner = self.task.hold(OwnTransaction), self.task.hold(CommitPart), self.task.hold(SparkRunner)
         delta_conn_id = StageWork.of(self.task).delta_conn_id
-        log = own.log(delta_conn_id)
+        log, in_worker = own.log(delta_conn_id), getattr(self.task, "in_worker", False)
         clock = Stopwatch()
         with committer.watched(context, log, (own.table, delta_conn_id)), ExitStack() as stack:
             result = engine.run_rewrite(
                 log,
                 select,
-                runner.worker(log, stack),
+                partial(engine.run_in_worker, log) if in_worker else runner.worker(log, stack),
                 identity=stage_identity(context),
                 batch_size=self.batch_size,
                 parallel=self.parallel,
-                spark_table_uri=runner.spark_table_uri,
+                spark_table_uri=log.uri if in_worker else runner.spark_table_uri,
                 max_restarts=max_restarts,
                 **committer.options(context),
             )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.features.column_mapping import field_id
@@ -27,6 +28,7 @@ from airflow_delta.log.schema.types import (
     arrow_type,
     as_nullable,
 )
+from airflow_delta.log.schema.walk import transform_fields
 
 Convert = Callable[["pa.Array"], "pa.Array"]
 
@@ -65,6 +67,16 @@ def arrow_field(field: StructField) -> pa.Field:
             f"Column {field.name} cannot be read without Spark: its type {field.data_type} has no Arrow equivalent. Leave it out "
             "with columns=, or read with Spark."
         ) from error
+
+
+def fields_in_files(fields: Sequence[StructField], mode: str) -> list[StructField]:
+    """Return columns as they are looked for in files: under physical names only if the table maps columns.
+
+    :param mode: of column mapping. What an earlier mapping has left means nothing under ``none``.
+    """
+    if mode != "none":
+        return list(fields)
+    return list(transform_fields(StructType(tuple(fields)), lambda _path, field: field.without_metadata(PHYSICAL_NAME)))
 
 
 class FileFields:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,8 +25,23 @@ from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, value_byt
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from airflow_delta.log.actions.actions import AddFile, RemoveFile
     from airflow_delta.log.data_files.opened import OpenedFile
+
+
+class KnownFile(Protocol):
+    """What a read needs to know of a data file, as an action or a plan has it."""
+
+    @property
+    def path(self) -> str:
+        """In the log: URL-encoded, relative to the table or absolute."""
+
+    @property
+    def size(self) -> int | None:
+        """In bytes."""
+
+    @property
+    def partition_values(self) -> Mapping[str, str | None] | None:
+        """Serialised, by physical name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +50,11 @@ class DataRowGroup:
 
     :param number: in the file.
     :param start: position of its first row in the file.
-    :param sources: where each column comes from: a scalar, or its name in the file and the function to convert it.
+    :param sources: where each column comes from: a scalar, its name in the file and the function to convert it, or
+        :class:`RowPositions`.
     """
 
-    file: AddFile | RemoveFile
+    file: KnownFile
     opened: OpenedFile
     number: int
     start: int
@@ -46,6 +62,10 @@ class DataRowGroup:
     sources: Sequence[Any]
     marked: BitMap64 | None
     deleted: bool
+
+
+class RowPositions:
+    """Source of a column with the position of each row in its file."""
 
 
 class RowSelection(NamedTuple):
@@ -87,7 +107,7 @@ class GroupRows:
         deciding = [at for at in every if selection is not None and names[at] in selection.columns]
         others = sorted(set(every).difference(deciding))
         # Not of a few rows at a time, of which the first may be all that is wanted.
-        is_worth_it = self._most_rows == BATCH_ROWS and any(map(self._in_file, others))
+        is_worth_it = self._most_rows == BATCH_ROWS and any(map(self._varies, others))
         if selection is not None and deciding and is_worth_it:
             yield from self._found(deciding, selection)
             return
@@ -127,7 +147,7 @@ class GroupRows:
             return
         # Unless they are large, the columns that decide are not decoded again.
         known = pa.Table.from_batches(kept).combine_chunks().to_batches()[0] if used <= JOINED_BYTES else None
-        fields = [at for at in range(len(self._target)) if self._in_file(at) and (known is None or at not in deciding)]
+        fields = [at for at in range(len(self._target)) if self._varies(at) and (known is None or at not in deciding)]
 
         def mask_of(start: int, length: int) -> pa.BooleanArray:
             return wanted.slice(start - self._group.start, length)
@@ -150,7 +170,7 @@ class GroupRows:
         done = 0
         for batch in batches:
             columns = {
-                at: _repeated(value, batch.num_rows) for at, value in enumerate(self._group.sources) if not self._in_file(at)
+                at: _repeated(value, batch.num_rows) for at, value in enumerate(self._group.sources) if not self._varies(at)
             }
             if known:
                 columns |= zip(deciding, known.slice(done, batch.num_rows).columns, strict=True)
@@ -158,8 +178,8 @@ class GroupRows:
             yield pa.RecordBatch.from_arrays([columns[at] for at in range(len(self._target))], schema=self._target)
             done += batch.num_rows
 
-    def _in_file(self, at: int) -> bool:
-        return isinstance(self._group.sources[at], tuple)
+    def _varies(self, at: int) -> bool:
+        return isinstance(self._group.sources[at], tuple | RowPositions)
 
     def _plain(self, batch: pa.RecordBatch, fields: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Yield a batch in the table's types, its dictionaries replaced by their values."""
@@ -190,6 +210,8 @@ class GroupRows:
                     if isinstance(source, tuple):
                         found = columns[source[0]]
                         arrays.append(found if pa.types.is_dictionary(found.type) else source[1](found))
+                    elif isinstance(source, RowPositions):
+                        arrays.append(_positions(BitMap64(range(start, start + length))).view(pa.int64()))
                     else:
                         if at not in constants or len(constants[at]) < length:
                             constants[at] = _repeated(source, length)
@@ -235,8 +257,10 @@ class GroupRows:
         return max(min(self._most_rows, self._group.num_rows), -(-self._group.num_rows // parts))
 
 
-def _bytes_of(value: pa.Scalar) -> int:
-    return value.as_buffer().size if value.is_valid and value.type in (pa.string(), pa.binary()) else 8
+def _bytes_of(value: pa.Scalar | RowPositions) -> int:
+    if isinstance(value, RowPositions) or not value.is_valid or value.type not in (pa.string(), pa.binary()):
+        return 8
+    return int(value.as_buffer().size)
 
 
 def _repeated(value: pa.Scalar, length: int) -> pa.Array:

@@ -24,7 +24,7 @@ from airflow_delta.log.data_files.batches import (
     plain_field,
 )
 from airflow_delta.log.data_files.columns import FileFields, FileKind, from_file_type, has_ids
-from airflow_delta.log.data_files.group_rows import DataRowGroup, GroupRows, RowSelection, counts
+from airflow_delta.log.data_files.group_rows import DataRowGroup, GroupRows, RowPositions, RowSelection, counts
 from airflow_delta.log.data_files.opened import OpenedFile, int96_columns, is_legacy, parquet_file
 from airflow_delta.log.data_files.page_sizes import (
     Chunk,
@@ -36,8 +36,8 @@ from airflow_delta.log.storage.errors import StoreRefusedError, StoreUnavailable
 from airflow_delta.log.storage.table_paths import locate
 
 if TYPE_CHECKING:
-    from airflow_delta.log.actions.actions import AddFile, RemoveFile
     from airflow_delta.log.data_files.columns import Convert
+    from airflow_delta.log.data_files.group_rows import KnownFile
     from airflow_delta.log.schema.types import StructField
     from airflow_delta.log.storage.base import LogStore
 
@@ -53,6 +53,8 @@ class FileReader:
     :param partition_columns: logical names.
     :param by_id: columns are found by field id.
     :param most_rows: rows to decode at once; by default as many more as take little memory.
+    :param by_spark: what the caller asks for to have Spark read the files, for messages.
+    :param positions: name of one more column, the last, with the position of each row in its file; ``None`` for none.
     """
 
     def __init__(
@@ -65,25 +67,29 @@ class FileReader:
         *,
         by_id: bool,
         most_rows: int = BATCH_ROWS,
+        by_spark: str = 'df_type="spark"',
+        positions: str | None = None,
     ) -> None:
         partitions = {name.lower() for name in partition_columns}
         self._store = store
         self._version = version
         self._fields = fields
-        self._target = target
+        self._target = target if positions is None else target.append(pa.field(positions, pa.int64()))
+        self._positions = [] if positions is None else [RowPositions()]
         self._in_partition = [field.name.lower() in partitions for field in fields]
         self._by_id = by_id
+        self._by_spark = by_spark
         self.most_rows = most_rows
         self._stores: dict[str, LogStore] = {}
 
-    def read(self, file: AddFile | RemoveFile, marked: BitMap64 | None, *, deleted: bool = False) -> Iterator[pa.RecordBatch]:
+    def read(self, file: KnownFile, marked: BitMap64 | None, *, deleted: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file; parameters and errors as for :meth:`groups` and :meth:`rows`."""
         for group in self.groups(file, marked, deleted=deleted):
             yield from self.rows(group)
 
     def groups(
         self,
-        file: AddFile | RemoveFile,
+        file: KnownFile,
         marked: BitMap64 | None,
         *,
         deleted: bool = False,
@@ -139,7 +145,7 @@ class FileReader:
             yield from GroupRows(group, self._target, self.most_rows, partial(self._declared, group)).rows(selection)
 
     @contextmanager
-    def _explained(self, file: AddFile | RemoveFile) -> Iterator[None]:
+    def _explained(self, file: KnownFile) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
@@ -163,7 +169,7 @@ class FileReader:
                 DeltaLogCorruptedException,
                 f"Data file {file.path} of table {self._store.root} version {self._version} cannot be read "
                 f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). If Spark reads it, use "
-                'df_type="spark"; if not, restore it from a backup.',
+                f"{self._by_spark}; if not, restore it from a backup.",
                 version=self._version,
             ) from error
 
@@ -186,12 +192,12 @@ class FileReader:
             raise self._store.error(
                 ReadLimitException,
                 f"Data file {file.path} of table {self._store.root} version {self._version} is not read: {problem}. Leave "
-                'columns out with columns=, or read it with Spark (df_type="spark") if you trust who wrote it.',
+                f"columns out with columns=, or read it with Spark ({self._by_spark}) if you trust who wrote it.",
                 version=self._version,
             )
         return chunks
 
-    def _open(self, file: AddFile | RemoveFile) -> OpenedFile:
+    def _open(self, file: KnownFile) -> OpenedFile:
         store, key = locate(self._store, unquote(file.path), self._stores)
         content, remote = store.open_input(key, file.size), store.local_root is None
         if remote and file.size is not None and file.size <= _WHOLE_BYTES:
@@ -200,15 +206,16 @@ class FileReader:
             partial(store.open_input, key, file.size) if remote else lambda: content, remote, parquet_file(content, remote)
         )
 
-    def _sources(self, file: AddFile | RemoveFile, parquet: pq.ParquetFile) -> list[Any]:
-        """Return where each column comes from: a scalar, or its name in the file and the function to convert it."""
+    def _sources(self, file: KnownFile, parquet: pq.ParquetFile) -> list[Any]:
+        """Return where each column comes from (:attr:`~airflow_delta.log.data_files.group_rows.DataRowGroup.sources`)."""
         there = [plain_field(field) for field in parquet.schema_arrow]
         kind = FileKind(self._by_id, is_legacy(parquet.metadata.metadata or {}), int96_columns(parquet.metadata))
         if self._by_id and there and not has_ids(there) and not all(self._in_partition):
             raise DeltaAnalysisException("the table finds columns by field id, and it has no field ids")
         sources: list[Any] = []
         by_name = FileFields(there, kind)
-        for field, target, in_partition in zip(self._fields, self._target, self._in_partition, strict=True):
+        targets = list(self._target)[: len(self._fields)]
+        for field, target, in_partition in zip(self._fields, targets, self._in_partition, strict=True):
             if in_partition:
                 text = (file.partition_values or {}).get(field.physical_name)
                 sources.append(array([parse_partition_value(text, field.data_type, field.name)], target.type)[0])
@@ -217,4 +224,4 @@ class FileReader:
             found: tuple[str, Convert] | pa.Scalar
             found = pa.nulls(1, target.type)[0] if at is None else (there[at].name, from_file_type(field, there[at], kind))
             sources.append(found)
-        return sources
+        return [*sources, *self._positions]

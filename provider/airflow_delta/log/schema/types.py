@@ -308,6 +308,16 @@ def as_nullable(data_type: DataType) -> DataType:
             return data_type
 
 
+def has_floating(data_type: DataType) -> bool:
+    """Return whether a type is, or holds in a struct, a floating-point number: what may be NaN in a column with bounds."""
+    match data_type:
+        case StructType(fields):
+            return any(has_floating(field.data_type) for field in fields)
+        case PrimitiveType(name):
+            return name in FLOATING
+    return False
+
+
 def nullable_schema(schema: StructType) -> StructType:
     """Return the schema with every column, field, element and value nullable."""
     nullable = as_nullable(schema)

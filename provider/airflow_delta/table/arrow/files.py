@@ -126,6 +126,8 @@ class RowWriter:
     :param mapped: under column mapping.
     :param compression: codec of Parquet.
     :param most_rows: rows of a file at most; ``None`` for any number.
+    :param file_bytes: size from which on a file is finished; ``None``: each partition becomes one file.
+    :param unbounded: columns of which no file has statistics, as in Parquet. Others with NaN begin a new file.
     """
 
     def __init__(
@@ -138,6 +140,8 @@ class RowWriter:
         mapped: bool,
         compression: str,
         most_rows: int | None,
+        file_bytes: int | None = FILE_BYTES,
+        unbounded: frozenset[str] = frozenset(),
     ) -> None:
         self._store = store
         self._directory = directory
@@ -158,6 +162,8 @@ class RowWriter:
         self._id = uuid.uuid4()
         self._compression = compression
         self._most_rows = most_rows
+        self._file_bytes = file_bytes
+        self._unbounded = unbounded
         self._open: dict[str, _Partition] = {}
         self._buffered = 0
         self._uncopied = 0
@@ -167,12 +173,15 @@ class RowWriter:
         self.files: list[WrittenFile] = []
         self.footers: dict[tuple[str, int], pq.FileMetaData] = {}
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows."""
+    def write(self, batch: pa.RecordBatch, directory: str | None = None) -> None:
+        """Take rows.
+
+        :param directory: of the partition that all of them are in; ``None``: their values decide.
+        """
         stored = self._stored_rows(batch)
         has_nan = bool(columns_with_nan(stored))  # once for all partitions: most rows have none
-        for directory, rows in self._split(batch, stored):
-            found = self._open.setdefault(directory, _Partition(directory))
+        for name, rows in self._split(batch, stored) if directory is None else [(directory, stored)]:
+            found = self._open.setdefault(name, _Partition(name))
             num_bytes = rows.nbytes
             found.batches.append(rows)
             found.has_nan |= has_nan
@@ -182,6 +191,10 @@ class RowWriter:
                 self._flush(found)
         while self._buffered > BUFFERED_BYTES:
             self._flush(max(self._open.values(), key=lambda partition: partition.num_bytes))
+
+    def nan_columns(self, batch: pa.RecordBatch) -> frozenset[str]:
+        """Return which columns of rows have a NaN, as in Parquet; nothing is written."""
+        return columns_with_nan(self._stored_rows(batch))
 
     def close(self) -> None:
         """Write what is left: most rows of most partitions, in files of their own that do not wait for each other."""
@@ -257,14 +270,16 @@ class RowWriter:
         while rows.num_rows:
             room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
             part = rows.slice(0, room)
-            unbounded = columns_with_nan(part) if has_nan else frozenset()
+            unbounded = self._unbounded | columns_with_nan(part) if has_nan else self._unbounded
             self._file(partition, unbounded, part, num_bytes).write_table(part, ROW_GROUP_ROWS)
             partition.rows += part.num_rows
             if partition.unbounded:
                 partition.nulls += count_nulls(part, partition.unbounded)
             rows = rows.slice(part.num_rows)
             full = self._most_rows is not None and partition.rows >= self._most_rows
-            if full or (partition.file is not None and partition.file.tell() >= FILE_BYTES):
+            if full or (
+                self._file_bytes is not None and partition.file is not None and partition.file.tell() >= self._file_bytes
+            ):
                 self._finish(partition)
 
     def _file(self, partition: _Partition, unbounded: frozenset[str], rows: pa.Table, num_bytes: int) -> Any:

@@ -14,11 +14,13 @@ import pyarrow.compute as pc
 from airflow_delta.contract.char_lengths import length_problems
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.request import StageRequest
+from airflow_delta.contract.schema import variant_columns
 from airflow_delta.contract.table_rules import broken_rule, refused_rows
 from airflow_delta.exceptions import DeltaError, DeltaUnsupportedOperationException, PredicateException
 from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.read.row_filter import check_decidable, selected
 
 Check = Callable[["pa.RecordBatch"], None]
@@ -39,10 +41,10 @@ def row_checks(request: StageRequest, target: Json, schema: StructType) -> list[
     checks: list[Check] = []
     if request.replace_where is not None:
         text = request.predicate or request.replace_where
-        predicate = _predicate(request, text, schema, partitions, f"is overwritten by replace_where ({request.replace_where})")
+        predicate = decided_here(request, text, schema, partitions, f"is overwritten by replace_where ({request.replace_where})")
         checks.append(_true(predicate, _outside(request, predicate)))
     for name, text in rules.checks.items():
-        predicate = _predicate(request, text, schema, partitions, f"has the CHECK constraint {name} ({text})")
+        predicate = decided_here(request, text, schema, partitions, f"has the CHECK constraint {name} ({text})")
         checks.append(_true(predicate, _violation(request, name, text, predicate)))
     for field in target["fields"]:
         for path, expression, limit in length_problems(field):
@@ -65,7 +67,23 @@ def needs_spark(request: StageRequest, why: str, how: str = "") -> DeltaUnsuppor
     )
 
 
-def _predicate(request: StageRequest, text: str, schema: StructType, partitions: Collection[str], why: str) -> Predicate:
+def check_no_variants(request: StageRequest, how: str = "") -> None:
+    """Refuse to write the rows of a table with variants.
+
+    :param how: as for :func:`needs_spark`.
+    :raises DeltaUnsupportedOperationException: if it has some.
+    """
+    variants = [] if request.schema_string is None else variant_columns(TableDefinition.of_rows(request.schema_string).struct)
+    if variants:
+        raise needs_spark(request, f"has the variant column {', '.join(variants)}", how)
+
+
+def decided_here(request: StageRequest, text: str, schema: StructType, partitions: Collection[str], why: str) -> Predicate:
+    """Return a predicate that is evaluated without Spark exactly as on Spark.
+
+    :param why: what of the table or the write needs it, for the message.
+    :raises DeltaUnsupportedOperationException: if only Spark can evaluate it.
+    """
     try:
         predicate = Predicate.parse(text, schema, tuple(partitions))
         check_decidable(predicate, request.table, request.read_version)

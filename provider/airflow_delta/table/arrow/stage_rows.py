@@ -11,20 +11,20 @@ import pyarrow as pa
 
 from airflow_delta.contract.drift import check_contract
 from airflow_delta.contract.operations import WriteArguments
-from airflow_delta.contract.options import COMPARES, COMPRESSION, writer_option_problem
+from airflow_delta.contract.options import COMPARES
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
-from airflow_delta.contract.schema import MAKE_VARIANTS, variant_columns
+from airflow_delta.contract.schema import MAKE_VARIANTS
 from airflow_delta.contract.target import absent_identities, partition_names, target_schema
-from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException
+from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, struct_of
 from airflow_delta.log.storage.progress import tracked
-from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.align import Convert, Unstorable, aligned, empty_as_null, to_table_type
 from airflow_delta.table.arrow.data_schema import data_schema
 from airflow_delta.table.arrow.defaults import Counter, default_value
 from airflow_delta.table.arrow.files import RowWriter
-from airflow_delta.table.arrow.row_checks import check_not_null, needs_spark, row_checks
+from airflow_delta.table.arrow.row_checks import check_no_variants, check_not_null, needs_spark, row_checks
 from airflow_delta.table.arrow.source import Source, source_of
+from airflow_delta.table.arrow.writer_options import writer_options
 from airflow_delta.table.files.written_here import WrittenHere
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def stage_arrow(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
     :param rows: a pyarrow Table or RecordBatchReader, a pandas or Polars frame, or another Arrow stream.
     """
     check_possible(request)
-    compression, most_rows = _writer_options(request)
+    compression, most_rows = writer_options(request)
     source = source_of(rows, whose=f"The stage {request.task_id!r}")
     data = data_schema(source.schema, whose=f"The stage {request.task_id!r}")
     check_contract(data, request)
@@ -92,9 +92,7 @@ def check_possible(request: StageRequest) -> None:
     """
     for name, text in request.rules.generated.items():
         raise needs_spark(request, f"has the generated column {name} ({text})")
-    variants = [] if request.schema_string is None else variant_columns(TableDefinition.of_rows(request.schema_string).struct)
-    if variants:
-        raise needs_spark(request, f"has the variant column {', '.join(variants)}", f" {MAKE_VARIANTS}.")
+    check_no_variants(request, f" {MAKE_VARIANTS}.")
     if request.rewrite is None:
         return
     if WriteArguments.of(request).replace_on is not None:
@@ -106,20 +104,6 @@ def check_possible(request: StageRequest) -> None:
             f"{len(request.rewrite.files)} of its files, whose other rows must be written again; only a replace_where on "
             "partition columns selects whole files",
         )
-
-
-def _writer_options(request: StageRequest) -> tuple[str, int | None]:
-    compression, most_rows = "snappy", None
-    for name, value in request.options.items():
-        if (problem := writer_option_problem(name, value)) is not None:
-            raise request.error(
-                DeltaIllegalArgumentException, f"The stage {request.task_id!r} has {problem} (table {request.table})."
-            )
-        if name.lower() == "compression":
-            compression = COMPRESSION[str(value).lower()]
-        else:
-            most_rows = int(value) or None
-    return compression, most_rows
 
 
 class _Columns:

@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.data_files.batches import BATCH_ROWS
-from airflow_delta.log.data_files.columns import arrow_field
+from airflow_delta.log.data_files.columns import arrow_field, fields_in_files
 from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.data_files.page_sizes import MAX_FACTOR
 from airflow_delta.log.data_files.reader import FileReader
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructField, StructType
-from airflow_delta.log.schema.walk import transform_fields
 from airflow_delta.log.statistics.row_counts import live_records, num_records
 from airflow_delta.log.statistics.row_groups import groups_that_may_hold
 from airflow_delta.log.storage.progress import Progress
@@ -191,9 +189,8 @@ def worker_rows(
     wanted = wanted_fields(log, version, schema, columns)
     fields = [*wanted, *([] if predicate is None else _columns_of(predicate, schema, wanted))]
     target = pa.schema([arrow_field(field) for field in fields])
-    if mode == "none":  # physical names that an earlier mapping has left mean nothing
-        fields = list(transform_fields(StructType(tuple(fields)), lambda _path, field: field.without_metadata(PHYSICAL_NAME)))
     size = BATCH_ROWS if limit is None else min(limit + 1, BATCH_ROWS)
+    fields = fields_in_files(fields, mode)
     reader = FileReader(log.store, version, fields, target, metadata.partition_columns, by_id=mode == "id", most_rows=size)
     returned = pa.schema([target.field(i) for i in range(len(wanted))])
     demand = Demand()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import struct
 import uuid
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -24,7 +21,6 @@ from airflow_delta.table.stage.spark_uri import spark_uri
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyroaring import BitMap64
 
     from airflow_delta.log import AddFile
     from airflow_delta.log.delta_log import DeltaLog
@@ -35,8 +31,6 @@ if TYPE_CHECKING:
 
 MAX_INLINE_WORDS = 4096
 """Words of 64 rows that fit into the plan; more go into a file that Spark reads."""
-
-_POSITIONS_AT_ONCE = 1 << 20
 
 
 def plan_scan(view: TransactionView, predicate: str | None = None) -> ScanPlan:
@@ -227,6 +221,8 @@ def _deleted_rows(log: DeltaLog, files: Sequence[AddFile], transaction_id: str) 
     marked = [(position, f, f.deletion_vector) for position, f in enumerate(files) if f.deletion_vector is not None]
     if not marked:
         return {}, None
+    from airflow_delta.table.files.row_words import word_chunks, words_as_text
+
     bitmaps = read_deletion_vectors(
         log.store, [descriptor for _, _, descriptor in marked], [num_records(file.stats) for _, file, _ in marked]
     )
@@ -250,7 +246,7 @@ def _deleted_rows(log: DeltaLog, files: Sequence[AddFile], transaction_id: str) 
             number=number,
             cardinality=descriptor.cardinality,
             num_words=counts[number],
-            words=_as_text(first[number]) if inline else None,
+            words=words_as_text(first[number]) if inline else None,
         )
         for number, (position, _, descriptor) in enumerate(marked)
     }
@@ -261,44 +257,6 @@ def _counted(chunks: Iterable[tuple[int, pa.Table]], counts: list[int]) -> Itera
     for number, words in chunks:
         counts[number] += words.num_rows
         yield number, words
-
-
-def word_chunks(bitmap: BitMap64) -> Iterator[pa.Table]:
-    """Yield the positions as words of 64: ``number`` (int64) and ``word`` (int64, bit for bit).
-
-    In chunks: a vector of a few bytes may mark all rows of a large file.
-    """
-    from pyroaring import BitMap64
-
-    start = next(iter(bitmap), None)
-    while start is not None:
-        start -= start % 64
-        yield _words(bitmap & BitMap64(range(start, start + _POSITIONS_AT_ONCE)))
-        start = next(bitmap.iter_equal_or_larger(start + _POSITIONS_AT_ONCE), None)
-
-
-def _words(bitmap: BitMap64) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from airflow_delta.log.arrow.arrays import array, scalar
-
-    data = bitmap.to_array()
-    positions = pa.Array.from_buffers(pa.uint64(), len(data), [None, pa.py_buffer(data)])
-    bits = pc.shift_left(scalar(1, pa.uint64()), pc.bit_wise_and(positions, scalar(63, pa.uint64())))
-    # Positions are sorted, so those of one word follow each other. Each bit is there once, so their sum is their union; sums wrap
-    # around, and so does the difference of two.
-    words = pc.run_end_encode(pc.shift_right(positions, scalar(6, pa.uint64())).cast(pa.int64()))
-    sums = pc.cumulative_sum(bits).take(pc.subtract(words.run_ends, scalar(1, pa.int32())))
-    before = pa.concat_arrays([array([0], pa.uint64()), sums[:-1]])
-    return pa.table([words.values, pc.subtract(sums, before).view(pa.int64())], names=["number", "word"])
-
-
-def _as_text(chunks: Sequence[pa.Table]) -> str:
-    pairs = chain.from_iterable(
-        zip(words.column("number").to_pylist(), words.column("word").to_pylist(), strict=True) for words in chunks
-    )
-    return base64.b64encode(zlib.compress(b"".join(struct.pack("<qq", *pair) for pair in pairs))).decode()
 
 
 def _put_words(log: DeltaLog, chunks: Iterable[tuple[int, pa.Table]], transaction_id: str) -> str:

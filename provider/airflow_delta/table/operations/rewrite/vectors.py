@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -20,20 +19,17 @@ from airflow_delta.exceptions import StagingException
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors, write_deletion_vectors
-from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
 from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.files.adds import check_rows, check_written, find_data_files
 from airflow_delta.table.files.footers import table_footers
+from airflow_delta.table.files.row_words import rows_of_words
 from airflow_delta.table.stage.stage_view import StageView
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-
-
-_WORD_BITS = 64
 
 
 @dataclass(slots=True)
@@ -117,7 +113,7 @@ def _reported_rows(log: DeltaLog, request: StageRequest, report: StageReport) ->
             table = pq.ParquetFile(pa.BufferReader(log.store.read(status.path))).read(columns=[FILE, NUMBER, WORD])
             for uri, words in _by_file(table):
                 path = file_of(known, uri).path
-                rows = _rows(words)
+                rows = rows_of_words(words)
                 found[path] = found[path] | rows if path in found else rows
             num_words += table.num_rows
         check_rows(log, request, report, name, num_words)
@@ -130,19 +126,6 @@ def _by_file(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     for counted in table.column(FILE).value_counts().to_pylist():  # in order of first appearance
         yield counted["values"], table.slice(start, counted["counts"])
         start += counted["counts"]
-
-
-def _rows(words: pa.Table) -> BitMap64:
-    """Return the positions of the rows whose bits are set."""
-    first = pc.multiply(words.column(NUMBER).combine_chunks(), scalar(_WORD_BITS))
-    word = words.column(WORD).combine_chunks().view(pa.uint64())
-    rows = BitMap64()
-    for bit in range(_WORD_BITS):
-        is_set = pc.not_equal(pc.bit_wise_and(word, scalar(1 << bit, pa.uint64())), scalar(0, pa.uint64()))
-        positions = pc.add(first.filter(is_set), scalar(bit))
-        if len(positions):
-            rows |= BitMap64(array.array("Q", positions.buffers()[1].to_pybytes()[: 8 * len(positions)]))
-    return rows
 
 
 def _with_num_records(log: DeltaLog, table: TableDefinition, files: Sequence[AddFile]) -> dict[str, AddFile]:

@@ -1,0 +1,233 @@
+"""Rewriting rows in the worker, as :class:`airflow_delta.spark.rewrite.RewriteAttempt` does it on Spark."""
+
+from __future__ import annotations
+
+import io
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
+from airflow_delta.contract.arguments import RewriteArguments
+from airflow_delta.contract.delta_names import CHANGE_TYPE, HIVE_NULL
+from airflow_delta.contract.partition_texts import partition_text
+from airflow_delta.contract.payloads import ScanFile, ScanPlan
+from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
+from airflow_delta.contract.spark_paths import FILE, NUMBER, WORD, data_file_uri
+from airflow_delta.contract.zones import zone_of_directories
+from airflow_delta.exceptions import DeltaAnalysisException, StagingException
+from airflow_delta.log.arrow.arrays import repeated
+from airflow_delta.log.data_files.group_rows import RowSelection
+from airflow_delta.log.schema.partition_directories import partition_directory
+from airflow_delta.log.schema.types import STRING, StructField, StructType
+from airflow_delta.log.statistics.row_groups import groups_that_may_hold
+from airflow_delta.table.arrow.files import RowWriter
+from airflow_delta.table.arrow.rewrite.read_plan import ROW, PlanReader, RowsOfFile
+from airflow_delta.table.arrow.row_checks import check_no_variants, decided_here
+from airflow_delta.table.arrow.writer_options import writer_options
+from airflow_delta.table.files.row_words import bitmap_of, word_chunks
+from airflow_delta.table.files.written_here import WrittenHere
+from airflow_delta.table.read.row_filter import selected
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.expressions.predicate import Predicate
+
+
+class WorkerRewrite:
+    """One attempt of an operation that rewrites rows; collects what it wrote.
+
+    :ivar files: files with deleted or changed rows, and how many; the commit removes them or marks their rows.
+    """
+
+    def __init__(self, log: DeltaLog, request: StageRequest) -> None:
+        if request.rewrite is None or request.schema_string is None:
+            raise StagingException(f"{request.operation} of stage {request.stage} was planned without files to read")
+        if not request.deletion_vectors:
+            check_no_variants(request)
+        self.log = log
+        self.request = request
+        self.plan: ScanPlan = request.rewrite
+        self.reader = PlanReader(log, self.plan, RewriteArguments.of(request).row_ids)
+        self.run = uuid.uuid4().hex[:8]
+        self.files: dict[str, int] = {}
+        self.metrics: dict[str, int] = {}
+        self._compression, self._most_rows = writer_options(request)
+        self._mapped = request.rules.column_mapping != "none"
+        partitions = [field for name in request.partition_columns if (field := self.reader.schema.find(name)) is not None]
+        self._partitions = [field.name for field in partitions]
+        self._keys = [field.physical_name if self._mapped else field.name for field in partitions]
+        self._directories: dict[str, list[str]] = {"new": [], "copied": [], "change": [], "vector": []}
+        self._written: dict[str, dict[str, int]] = {}
+        self._footers: dict[tuple[str, int], pq.FileMetaData] = {}
+        self._started = self._mark = time.monotonic()
+        self.condition: Predicate | None = None
+        if request.predicate is not None:
+            why = f"is changed by {request.operation} where {request.predicate}"
+            self.condition = decided_here(request, request.predicate, self.reader.schema, request.partition_columns, why)
+
+    # -- which rows -----------------------------------------------------------------------------------------------------------
+
+    def touched(self) -> list[ScanFile]:
+        """Return the files with rows that the condition selects, and record their number."""
+        if self.condition is None and all(file.num_records is not None for file in self.plan.files):
+            return self._note({file.path: file.num_records or 0 for file in self.plan.files})
+        counts: dict[str, int] = {}
+        for file, rows in self._found():
+            counts[file.path] = counts.get(file.path, 0) + rows.num_rows
+        return self._note(counts)
+
+    def marked(self) -> list[ScanFile]:
+        """Write the positions of the rows that the condition selects, record their number, and return their files."""
+        found: dict[str, BitMap64] = {}
+        for file, rows in self._found():
+            found.setdefault(file.path, BitMap64()).update(bitmap_of(rows.column(ROW)))
+        self._write_vectors(found)
+        return self._note({path: len(rows) for path, rows in found.items()})
+
+    def _found(self) -> Iterator[RowsOfFile]:
+        """Yield the positions of the rows that the condition selects."""
+        columns = [] if self.condition is None else [column.path[0] for column in self.condition.columns]
+        return self.reader.columns(columns, self.plan.files, self.selection)
+
+    def _note(self, counts: dict[str, int]) -> list[ScanFile]:
+        self.files.update(counts)
+        return [file for file in self.plan.files if file.path in counts]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of deleted or changed rows recorded so far."""
+        return sum(self.files.values())
+
+    def partly(self, files: Sequence[ScanFile]) -> list[ScanFile]:
+        """Return the files that keep some rows."""
+        return [file for file in files if file.num_records != self.files[file.path]]
+
+    @property
+    def selection(self) -> RowSelection | None:
+        """The rows that the condition selects; ``None`` for all."""
+        condition = self.condition
+        if condition is None:
+            return None
+        return RowSelection(_columns(condition), partial(selected, condition), partial(groups_that_may_hold, condition))
+
+    @property
+    def others(self) -> RowSelection:
+        """The rows that the condition does not select."""
+        condition = self.condition
+        if condition is None:
+            raise AssertionError("without a condition, all rows are selected")
+        return RowSelection(_columns(condition), lambda rows: pc.invert(selected(condition, rows)), _all_groups)
+
+    # -- what is written ------------------------------------------------------------------------------------------------------
+
+    def write(self, rows: Iterator[RowsOfFile], kind: str, *, change_type: str | None = None) -> str:
+        """Write rows into a new directory, in the partitions of their files, and return its name.
+
+        :param rows: the columns of files; those of row ids are left out of change data.
+        :param kind: ``new``, ``copied`` or ``change``.
+        """
+        name = f"{self.run}-{kind}-{len(self._directories[kind])}"
+        fields = self.reader.stored.fields if change_type is None else self.reader.schema.fields
+        if change_type is not None:
+            fields = (*fields, StructField(CHANGE_TYPE, STRING))
+        writer = RowWriter(
+            self.log.store,
+            f"{self.request.directory}/{name}",
+            StructType(tuple(fields)),
+            self._partitions,
+            mapped=self._mapped,
+            compression=self._compression,
+            most_rows=self._most_rows,
+        )
+        try:
+            for file, batch in rows:
+                writer.write(_as_change(batch, len(fields) - 1, change_type), self._directory(file))
+            writer.close()
+        finally:
+            writer.discard()
+        self._written[name] = {NUM_FILES: writer.num_files, NUM_ROWS: writer.num_rows, NUM_BYTES: writer.num_bytes}
+        self._footers |= {(f"{name}/{path}", size): footer for (path, size), footer in writer.footers.items()}
+        self._directories[kind].append(name)
+        return name
+
+    def _directory(self, file: ScanFile) -> str:
+        """Return the directory of a file's partition: its values are spelled as in the log."""
+        values = {key: partition_text(file.partition_values, key) for key in self._keys}
+        if HIVE_NULL in values.values():
+            raise self.request.error(
+                DeltaAnalysisException,
+                f"Rows of {file.path} cannot be written again: its partition has the value {HIVE_NULL!r}, with which the name of "
+                "a directory spells null. Write another text, or null. Nothing was committed.",
+            )
+        return partition_directory(values, self._keys)
+
+    def _write_vectors(self, found: dict[str, BitMap64]) -> None:
+        """Write the positions of rows, words by path of their file, into a new directory."""
+        name = f"{self.run}-vector-{len(self._directories['vector'])}"
+        schema = pa.schema([(FILE, pa.string()), (NUMBER, pa.int64()), (WORD, pa.int64())])
+        file, num_rows = io.BytesIO(), 0
+        with pq.ParquetWriter(file, schema, compression="snappy") as writer:
+            for path, rows in found.items():
+                uri = quote(data_file_uri(self.plan.table, path), safe="/:")
+                for words in word_chunks(rows):
+                    files = repeated(uri, words.num_rows)
+                    writer.write_table(pa.table([files, *words.columns], schema=schema))
+                    num_rows += words.num_rows
+        data = file.getvalue()
+        self.log.store.put(f"{self.request.directory}/{name}/part-00000-{uuid.uuid4()}.c000.snappy.parquet", data)
+        self._written[name] = {NUM_FILES: 1, NUM_ROWS: num_rows, NUM_BYTES: len(data)}
+        self._directories["vector"].append(name)
+
+    def lap(self, metric: str) -> None:
+        """Record the milliseconds since the last lap."""
+        now = time.monotonic()
+        self.metrics[metric] = self.metrics.get(metric, 0) + int((now - self._mark) * 1000)
+        self._mark = now
+
+    def report(self) -> StageReport:
+        """Return what was written."""
+        self.metrics["executionTimeMs"] = int((time.monotonic() - self._started) * 1000)
+        report = StageReport(
+            transaction_id=self.request.transaction_id,
+            stage=self.request.stage,
+            attempt=self.request.attempt,
+            directories=tuple(self._directories["new"]),
+            copied_directories=tuple(self._directories["copied"]),
+            change_directories=tuple(self._directories["change"]),
+            vector_directories=tuple(self._directories["vector"]),
+            path=self.request.path,
+            written=dict(self._written),
+            rewritten_files=tuple(self.files),
+            metrics=self.metrics,
+            schema_string=self.plan.schema_string,
+            partition_columns=self.request.partition_columns,
+            time_zone=zone_of_directories(self.plan),
+        )
+        return WrittenHere.of(report, self._footers)
+
+
+def _columns(condition: Predicate) -> frozenset[str]:
+    return frozenset(column.path[0] for column in condition.columns)
+
+
+def _all_groups(footer: pq.FileMetaData, _names: object) -> list[bool]:
+    return [True] * footer.num_row_groups
+
+
+def _as_change(batch: pa.RecordBatch, width: int, change_type: str | None) -> pa.RecordBatch:
+    """Return rows of a table as change data: without row ids, with the kind of change.
+
+    :param width: number of columns of the table.
+    """
+    if change_type is None:
+        return batch
+    columns = [*batch.columns[:width], repeated(change_type, batch.num_rows)]
+    return pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names[:width], CHANGE_TYPE])

@@ -1,0 +1,27 @@
+"""DELETE in the worker, step by step as :mod:`airflow_delta.spark.delete`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.request import StageReport, StageRequest
+    from airflow_delta.log.delta_log import DeltaLog
+
+
+def run(log: DeltaLog, request: StageRequest) -> StageReport:
+    """Delete the rows that ``request.predicate`` selects, all rows without one."""
+    work = WorkerRewrite(log, request)
+    touched = work.marked() if request.deletion_vectors else work.touched()
+    work.lap("scanTimeMs")
+    kept = work.partly(touched)
+    if kept and not request.deletion_vectors:
+        work.write(work.reader.rows(kept, work.others), "copied")
+    # Readers of the change data feed take deleted rows from the deletion vectors; Delta writes no change data there either.
+    if touched and request.rules.change_data and not request.deletion_vectors:
+        work.write(work.reader.rows(touched, work.selection), "change", change_type="delete")
+    work.metrics["numDeletedRows"] = work.num_rows
+    work.lap("rewriteTimeMs")
+    return work.report()

@@ -1,0 +1,27 @@
+"""Run the operations that the worker can do itself: from the request to the report, as Spark does."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import StagingException
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.request import StageReport, StageRequest
+    from airflow_delta.log.delta_log import DeltaLog
+
+_MODULES = {"DELETE": "delete", "OPTIMIZE": "optimize", "REORG": "optimize"}
+
+
+def run_in_worker(log: DeltaLog, request: StageRequest) -> StageReport:
+    """Do the work of a request in this process, without Spark.
+
+    :raises StagingException: if there is no such work for its operation.
+    :raises DeltaUnsupportedOperationException: if only Spark can do it; nothing has been written then.
+    """
+    name = _MODULES.get(request.operation)
+    if name is None:
+        raise StagingException(f"Only Spark does {request.operation} (stage {request.stage} of {request.table}).")
+    report: StageReport = import_module(f"airflow_delta.table.arrow.rewrite.{name}").run(log, request)
+    return report
