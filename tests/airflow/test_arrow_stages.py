@@ -18,6 +18,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.arrow import DeltaStageArrowOperator
+from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.table.start.begin import begin
 from support import readers
 from support.running_tasks import context
@@ -52,13 +53,16 @@ print("java", "pyspark" in sys.modules, [child.name() for child in psutil.Proces
 def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_dag):
     path = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if not shutil.which("java", path=folder))
     env = {**os.environ, "JAVA_HOME": "", "PATH": path, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
-    code = [sys.executable, "-c", WITHOUT_SPARK, str(HERE / "dags/arrow_dags.py"), "arrow_stages", "arrow_reads"]
+    dags = ("arrow_stages", "arrow_reads", "arrow_changes")
+    code = [sys.executable, "-c", WITHOUT_SPARK, str(HERE / "dags/arrow_dags.py"), *dags]
     done = subprocess.run(code, env=env, capture_output=True, text=True, check=False, timeout=300)
-    assert "ended arrow_stages success" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "ended arrow_reads success" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+    for dag_id in dags:
+        assert f"ended {dag_id} success" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
     assert "java False []" in done.stdout
     rows = sorted((row["id"], row["part"]) for row in readers.rows(f"{tables}/arrow_stages"))
     assert rows == [(2, "a"), (2, "b"), (10, "c"), (10, "d")]
+    assert sorted(row["id"] for row in readers.rows(f"{tables}/arrow_changes")) == [1, 3, 5]
+    assert len(readers.files(f"{tables}/arrow_changes")) == 1
 
     failed = run_dag("arrow_wrong")
     assert (failed.state, failed.state_of("txn.wrong"), failed.tries_of("txn.wrong")) == ("failed", "failed", 1)
@@ -144,3 +148,9 @@ def test_on_an_object_store(s3_lake):
     found = deltalake.DeltaTable("s3://lake/staged", storage_options=options).to_pyarrow_table()
     assert found.sort_by("id").to_pylist() == rows.to_pylist()
     assert hook.get_df("staged", where="p = 'p 1'").num_rows == 333
+
+
+@pytest.mark.parametrize("given", [{"spark_submit": {}}, {"application": "/jobs/work.py"}], ids=lambda given: next(iter(given)))
+def test_the_worker_submits_nothing(given):
+    with pytest.raises(DeltaIllegalArgumentException, match=f"{next(iter(given))} is for Spark"):
+        DeltaDeleteOperator(task_id="gone", table="/lake/t", predicate="id = 1", engine="arrow", **given)

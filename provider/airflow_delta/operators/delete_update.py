@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
-class DeltaDeleteOperator(DeltaTableOperator, EngineParameters, SqlParameters):
+class DeltaDeleteOperator(DeltaTableOperator, RunnerParameters, EngineParameters, SqlParameters):
     """Delete rows of a table.
 
     Spark starts only if the predicate names columns other than partition columns.
@@ -27,8 +27,8 @@ class DeltaDeleteOperator(DeltaTableOperator, EngineParameters, SqlParameters):
         (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
-    :class:`~airflow_delta.tasks.engines.EngineParameters`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
+    :class:`~airflow_delta.tasks.engines.EngineParameters` and :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
     by_job: ClassVar[bool | str] = True
@@ -49,7 +49,7 @@ class DeltaDeleteOperator(DeltaTableOperator, EngineParameters, SqlParameters):
         )
 
 
-class DeltaUpdateOperator(DeltaTableOperator, RunnerParameters, SqlParameters):
+class DeltaUpdateOperator(DeltaTableOperator, RunnerParameters, EngineParameters, SqlParameters):
     """Update columns of a table.
 
     :param set: Spark SQL expressions over the old row, by the column or field (``a.b``) to set; ``DEFAULT`` is the column's
@@ -58,8 +58,8 @@ class DeltaUpdateOperator(DeltaTableOperator, RunnerParameters, SqlParameters):
         (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
-    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
+    :class:`~airflow_delta.tasks.engines.EngineParameters` and :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
     by_job: ClassVar[bool | str] = True

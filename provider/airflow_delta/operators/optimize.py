@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine, exceptions
@@ -18,6 +19,7 @@ from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.observability import Stopwatch
 from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.rewrite_work import RewriteParameters, RewriteWork, finish_batches
+from airflow_delta.tasks.spark.runner import RunnerParameters
 from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.work import StageWork
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_delta.tasks.declared import Taken
 
 
-class DeltaOptimizeOperator(DeltaTableOperator, EngineParameters, RewriteParameters, SqlParameters):
+class DeltaOptimizeOperator(DeltaTableOperator, RunnerParameters, EngineParameters, RewriteParameters, SqlParameters):
     """Compact the small files of a table, and rewrite those with many deleted rows; cluster a clustered table (``OPTIMIZE``).
 
     :param z_order_by: columns to order the rows by (``ZORDER BY``); rewrites all files of the selected partitions. (templated)
@@ -43,7 +45,8 @@ class DeltaOptimizeOperator(DeltaTableOperator, EngineParameters, RewriteParamet
     :param max_deleted_rows_ratio: a file with a larger share of deleted rows is rewritten whatever its size. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.rewrite_work.RewriteParameters`,
-    :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and :class:`~airflow_delta.tasks.engines.EngineParameters`.
+    :class:`~airflow_delta.tasks.operation.DeltaTableOperator`, :class:`~airflow_delta.tasks.engines.EngineParameters` and
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
     by_job: ClassVar[bool | str] = True
@@ -80,12 +83,12 @@ class DeltaOptimizeOperator(DeltaTableOperator, EngineParameters, RewriteParamet
         }
 
 
-class DeltaReorgOperator(DeltaTableOperator, EngineParameters, RewriteParameters, SqlParameters):
+class DeltaReorgOperator(DeltaTableOperator, RunnerParameters, EngineParameters, RewriteParameters, SqlParameters):
     """Rewrite the files that hold deleted rows or dropped columns, so that both are gone (``REORG TABLE ... APPLY (PURGE)``).
 
     The old files stay until VACUUM deletes them. The parameters are those of
-    :class:`~airflow_delta.tasks.rewrite_work.RewriteParameters`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
-    :class:`~airflow_delta.tasks.engines.EngineParameters`.
+    :class:`~airflow_delta.tasks.rewrite_work.RewriteParameters`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
+    :class:`~airflow_delta.tasks.engines.EngineParameters` and :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
     by_job: ClassVar[bool | str] = True
@@ -109,7 +112,7 @@ class DeltaReorgOperator(DeltaTableOperator, EngineParameters, RewriteParameters
         return engine.select_for_purge(view, **RewriteWork.of(self).selection())
 
 
-class DeltaAutoCompactOperator(DeltaMaintenanceBase, SessionParameters):
+class DeltaAutoCompactOperator(DeltaMaintenanceBase, SessionParameters, EngineParameters):
     """Compact the small files that a commit has left: the OPTIMIZE that Delta Spark runs right after such a commit.
 
     :param committed: output of the task that committed: its ``autoCompaction`` says what to compact, if the table has
@@ -117,8 +120,9 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase, SessionParameters):
     :param min_files: without ``committed``: compact a partition if it has this many small files. (templated)
     :param max_file_size: without ``committed``: size of the new files in bytes; files up to half of it are small. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase` and
-    :class:`~airflow_delta.tasks.spark.session.SessionParameters`. The identity is not used: a rerun compacts what is left.
+    The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`,
+    :class:`~airflow_delta.tasks.engines.EngineParameters` and :class:`~airflow_delta.tasks.spark.session.SessionParameters`. The
+    identity is not used: a rerun compacts what is left.
     """
 
     by_job: ClassVar[bool | str] = "commits by itself: use DeltaOptimizeOperator"
@@ -162,9 +166,9 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase, SessionParameters):
             result = engine.run_auto_compaction(
                 log,
                 request,
-                session.worker(log, stack),
+                partial(engine.run_in_worker, log) if self.in_worker else session.worker(log, stack),
                 identity=stage_identity(context),
-                spark_table_uri=session.spark_table_uri,
+                spark_table_uri=log.uri if self.in_worker else session.spark_table_uri,
                 **committer.options(context),
             )
         return finish_batches(committer, context, result, clock)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_delta.contract.choices import Given
-from airflow_delta.tasks.declared import parameter
-from airflow_delta.tasks.spark.runner import RunnerParameters
+from airflow_delta.tasks.declared import Parameters, parameter
 
 SPARK, ARROW = "spark", "arrow"
 ENGINES = (SPARK, ARROW)
 
 
-class EngineParameters(RunnerParameters):
+class EngineParameters(Parameters):
     """Parameters of a task whose work on rows Spark does, or the worker itself.
 
     :param engine: ``spark``, or ``arrow`` to do the work in the worker, without Spark and Java: for tables that are small. What
@@ -20,6 +19,11 @@ class EngineParameters(RunnerParameters):
     """
 
     engine: str = parameter(default=SPARK, choices=ENGINES)
+
+    @property
+    def in_worker(self) -> bool:
+        """Whether the worker itself does the work."""
+        return self.engine == ARROW
 
     @staticmethod
     def literal_problems(given: Given) -> Iterator[str]:

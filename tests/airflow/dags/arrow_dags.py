@@ -8,6 +8,8 @@ from datetime import datetime
 from airflow.sdk import dag, task
 
 from airflow_delta import delta_transaction
+from airflow_delta.operators.delete_update import DeltaDeleteOperator
+from airflow_delta.operators.optimize import DeltaOptimizeOperator, DeltaReorgOperator
 
 ROOT = os.environ["DELTA_EXAMPLES"]
 
@@ -50,6 +52,28 @@ def arrow_reads():
 
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def arrow_changes():
+    """Rows go in a transaction and alone, and what is left is compacted."""
+    table = f"{ROOT}/arrow_changes"
+    with delta_transaction("txn", table=table) as txn:
+
+        @task.delta_stage(engine="arrow")
+        def rows(numbers: list[int]):
+            import pyarrow as pa
+
+            return pa.table({"id": pa.array(numbers), "part": pa.array(["a"] * len(numbers))})
+
+        written = rows.expand(numbers=[[1, 2, 3], [4, 5], [6]])
+        DeltaDeleteOperator(
+            task_id="gone", predicate="id = :id AND part = 'a'", parameters={"id": 2}, after=[written], engine="arrow"
+        )
+    alone = DeltaDeleteOperator(task_id="alone", table=table, predicate="id IN (4, 6)", engine="arrow")
+    compact = DeltaOptimizeOperator(task_id="compact", table=table, engine="arrow")
+    purge = DeltaReorgOperator(task_id="purge", table=table, engine="arrow")
+    txn >> alone >> compact >> purge
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
 def arrow_wrong():
     """A stage whose rows do not fit is not tried again."""
     with delta_transaction("txn", table=f"{ROOT}/arrow_stages", create=False):
@@ -65,4 +89,5 @@ def arrow_wrong():
 
 arrow_stages()
 arrow_reads()
+arrow_changes()
 arrow_wrong()

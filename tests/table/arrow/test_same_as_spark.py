@@ -17,35 +17,10 @@ from airflow_delta.table.operations.statistics import compute_statistics
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_create import plan_create
 from support import readers
+from support.random_rows import START, random_rows, statistics
 from support.table import Table
 
 pytestmark = pytest.mark.spark
-
-START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
-
-
-def random_rows(draw: random.Random) -> pa.Table:
-    count = draw.randint(1, 60)
-
-    def some(*values: Any) -> list[Any]:
-        return [draw.choice([None, *values]) for _ in range(count)]
-
-    return pa.table(
-        {
-            "id": pa.array(range(count)),
-            "p": pa.array(some("a b", "ü/%=", "x:y", "")),
-            "q": pa.array(some(dt.date(2024, 2, 29), dt.date(1970, 1, 1))),
-            "f": pa.array(some(1.5, -0.1), pa.float32()),
-            "d": pa.array(some(1e300, 0.1)),
-            "dec": pa.array(some(Decimal("1.25"), Decimal("-999.99")), pa.decimal128(5, 2)),
-            "t": pa.array(some(START, START + dt.timedelta(microseconds=1)), pa.timestamp("us", "UTC")),
-            "n": pa.array(some(dt.datetime(2024, 1, 1, 1)), pa.timestamp("us")),
-            "s": pa.array(some({"x": 1, "y": "a"}, {"x": None, "y": None}), pa.struct([("x", pa.int32()), ("y", pa.string())])),
-            "li": pa.array(some([], [1, None]), pa.list_(pa.int64())),
-            "m": pa.array(some([], [("k", 1)]), pa.map_(pa.string(), pa.int32())),
-            "b": pa.array(some(b"\xff", b"")),
-        }
-    )
 
 
 def frame_of(spark: Any, rows: pa.Table) -> Any:
@@ -92,28 +67,6 @@ def test_the_same_rows_make_the_same_table(spark: Any, tmp_path: Path, seed: int
 
 def comparable(rows: pa.Table) -> list[str]:
     return readers._comparable(rows.to_pylist())
-
-
-def statistics(snapshot: Any) -> tuple[Any, ...]:
-    """Return rows, bounds and nulls of all files together, by logical name."""
-    names = {field.physical_name: field.name for field in snapshot.schema}
-    rows, low, high, nulls = 0, dict[str, Any](), dict[str, Any](), dict[str, Any]()
-    for file in snapshot.add_files():
-        stats = json.loads(file.stats)
-        rows += stats["numRecords"]
-        for name, value in stats.get("minValues", {}).items():
-            low[names[name]] = value if isinstance(value, dict) else min(low.get(names[name], value), value)
-        for name, value in stats.get("maxValues", {}).items():
-            high[names[name]] = value if isinstance(value, dict) else max(high.get(names[name], value), value)
-        for name, value in stats.get("nullCount", {}).items():
-            if not isinstance(value, dict) and names[name] not in ("li", "m"):  # footers count what is in them
-                nulls[names[name]] = nulls.get(names[name], 0) + value
-    return (
-        rows,
-        {name: low[name] for name in low if name != "s"},
-        {name: high[name] for name in high if name != "s"},
-        nulls,
-    )
 
 
 NAN = float("nan")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.contract.payloads import ScanFile, ScanPlan
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
 from airflow_delta.contract.spark_paths import FILE, NUMBER, WORD, data_file_uri
-from airflow_delta.contract.zones import zone_of_directories
+from airflow_delta.contract.zones import zone_of_directories, zoneless_values
 from airflow_delta.exceptions import DeltaAnalysisException, StagingException
 from airflow_delta.log.arrow.arrays import repeated
 from airflow_delta.log.data_files.group_rows import RowSelection
@@ -30,7 +31,7 @@ from airflow_delta.log.schema.types import STRING, StructField, StructType
 from airflow_delta.log.statistics.row_groups import groups_that_may_hold
 from airflow_delta.table.arrow.files import RowWriter
 from airflow_delta.table.arrow.rewrite.read_plan import ROW, PlanReader, RowsOfFile
-from airflow_delta.table.arrow.row_checks import check_no_variants, decided_here
+from airflow_delta.table.arrow.row_checks import check_no_variants, decided_here, needs_spark
 from airflow_delta.table.arrow.writer_options import writer_options
 from airflow_delta.table.files.row_words import bitmap_of, word_chunks
 from airflow_delta.table.files.written_here import WrittenHere
@@ -39,6 +40,9 @@ from airflow_delta.table.read.row_filter import selected
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
+
+Write = Callable[..., None]
+"""Takes a file, rows of it, and ``stays``: whether they stay in its partition, as the log spells it."""
 
 
 class WorkerRewrite:
@@ -72,6 +76,11 @@ class WorkerRewrite:
         if request.predicate is not None:
             why = f"is changed by {request.operation} where {request.predicate}"
             self.condition = decided_here(request, request.predicate, self.reader.schema, request.partition_columns, why)
+            names = {column.path[0] for column in self.condition.columns}
+            for column in zoneless_values(self.plan).keys() & names:
+                raise needs_spark(
+                    request, f"{why}, and has partitions whose {column} lacks a time zone: it is in that of Spark's session"
+                )
 
     # -- which rows -----------------------------------------------------------------------------------------------------------
 
@@ -128,13 +137,15 @@ class WorkerRewrite:
 
     # -- what is written ------------------------------------------------------------------------------------------------------
 
-    def write(self, rows: Iterator[RowsOfFile], kind: str, *, change_type: str | None = None) -> str:
-        """Write rows into a new directory, in the partitions of their files, and return its name.
+    @contextmanager
+    def writing(self, kind: str, *, change_type: str | None = None) -> Iterator[Write]:
+        """Yield a function that takes rows with the columns of files, for a new directory.
 
-        :param rows: the columns of files; those of row ids are left out of change data.
         :param kind: ``new``, ``copied`` or ``change``.
+        :param change_type: of change data, in which columns of row ids are left out.
         """
         name = f"{self.run}-{kind}-{len(self._directories[kind])}"
+        self._directories[kind].append(name)
         fields = self.reader.stored.fields if change_type is None else self.reader.schema.fields
         if change_type is not None:
             fields = (*fields, StructField(CHANGE_TYPE, STRING))
@@ -147,16 +158,23 @@ class WorkerRewrite:
             compression=self._compression,
             most_rows=self._most_rows,
         )
+
+        def write(file: ScanFile, batch: pa.RecordBatch, *, stays: bool = True) -> None:
+            writer.write(_as_change(batch, len(fields) - 1, change_type), self._directory(file) if stays else None)
+
         try:
-            for file, batch in rows:
-                writer.write(_as_change(batch, len(fields) - 1, change_type), self._directory(file))
+            yield write
             writer.close()
         finally:
             writer.discard()
         self._written[name] = {NUM_FILES: writer.num_files, NUM_ROWS: writer.num_rows, NUM_BYTES: writer.num_bytes}
         self._footers |= {(f"{name}/{path}", size): footer for (path, size), footer in writer.footers.items()}
-        self._directories[kind].append(name)
-        return name
+
+    def copy(self, files: Sequence[ScanFile]) -> None:
+        """Write the rows of files again that the condition does not select."""
+        with self.writing("copied") as write:
+            for file, rows in self.reader.rows(files, self.others):
+                write(file, rows)
 
     def _directory(self, file: ScanFile) -> str:
         """Return the directory of a file's partition: its values are spelled as in the log."""

@@ -18,10 +18,12 @@ def run(log: DeltaLog, request: StageRequest) -> StageReport:
     work.lap("scanTimeMs")
     kept = work.partly(touched)
     if kept and not request.deletion_vectors:
-        work.write(work.reader.rows(kept, work.others), "copied")
+        work.copy(kept)
     # Readers of the change data feed take deleted rows from the deletion vectors; Delta writes no change data there either.
     if touched and request.rules.change_data and not request.deletion_vectors:
-        work.write(work.reader.rows(touched, work.selection), "change", change_type="delete")
+        with work.writing("change", change_type="delete") as write:
+            for file, rows in work.reader.rows(touched, work.selection):
+                write(file, rows)
     work.metrics["numDeletedRows"] = work.num_rows
     work.lap("rewriteTimeMs")
     return work.report()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
 
-_MODULES = {"DELETE": "delete", "OPTIMIZE": "optimize", "REORG": "optimize"}
+_MODULES = {"DELETE": "delete", "UPDATE": "update", "OPTIMIZE": "optimize", "REORG": "optimize"}
 
 
 def run_in_worker(log: DeltaLog, request: StageRequest) -> StageReport:

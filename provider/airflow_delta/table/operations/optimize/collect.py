@@ -204,7 +204,7 @@ def _new_files(
                 size=status.size,
                 modification_time=status.modification_time,
                 data_change=data_change,
-                stats=stats_from_footer(footer, schema, table.properties, tight_bounds=tight),
+                stats=stats_from_footer(footer, schema, table.properties, tight_bounds=tight, file=status.path),
             )
         )
     check_rows(log, request, report, name, rows)

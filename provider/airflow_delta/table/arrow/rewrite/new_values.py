@@ -1,0 +1,89 @@
+"""Values that rows of a table get, computed by the worker: in the type of their column, structs field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.contract.schema import store_assignment
+from airflow_delta.exceptions import SchemaMismatchException
+from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable
+from airflow_delta.table.arrow.expressions import NotDecided, RowExpression, row_expression
+from airflow_delta.table.arrow.row_checks import needs_spark
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.request import StageRequest
+    from airflow_delta.table.arrow.expressions import Resolve
+
+Values = Callable[[pa.RecordBatch], pa.Array]
+"""Returns the values of a column for rows."""
+
+
+def decided(text: str, resolve: Resolve, request: StageRequest, why: str) -> RowExpression:
+    """Return an expression that the worker evaluates exactly as Spark does.
+
+    :param why: what of the operation needs it, for the message.
+    :raises DeltaUnsupportedOperationException: if only Spark can evaluate it.
+    """
+    try:
+        return row_expression(text, resolve)
+    except NotDecided as error:
+        raise needs_spark(request, f"{why}, which is not evaluated here ({error})") from error
+
+
+def stored_values(text: str, path: str, target: DataType, resolve: Resolve, request: StageRequest, why: str) -> Values:
+    """Return the values of an expression in the type of the column or field that gets them.
+
+    :param path: of the column, for messages.
+    :raises SchemaMismatchException: if values of the expression's type cannot be stored there.
+    :raises DeltaUnsupportedOperationException: if only Spark can evaluate it.
+    """
+    given = decided(text, resolve, request, why)
+    if given.data_type.name == "void":
+        empty = arrow_type(as_nullable(target))
+        return lambda rows: pa.nulls(rows.num_rows, empty)
+    if given.data_type == target or as_nullable(given.data_type) == as_nullable(target):
+        return given.values
+    kinds = [_kind(each) for each in (given.data_type, target)]
+    if kinds[0] != kinds[1] or (kinds[0] == "atomic" and store_assignment(given.data_type.name, target.name) is None):
+        raise request.error(
+            SchemaMismatchException,
+            f"Column {path} of table {request.table} has the type {target}, the value {text!r} the type {given.data_type}. Cast "
+            "it.",
+        )
+    if kinds[0] != "atomic":
+        raise needs_spark(request, f"{why}, of type {given.data_type}, which only Spark casts to {target}")
+    return decided(f"CAST(({text}) AS {target})", resolve, request, why).values
+
+
+def with_fields(
+    changes: Mapping[str, Any], kind: StructType, old: Values, leaf: Callable[[Any, str, DataType], Values], path: str
+) -> Values:
+    """Return a struct with some fields changed. A null becomes a struct with the other fields null, as in Delta.
+
+    :param changes: the text of an expression, or such a mapping, by name of the field.
+    :param old: returns the struct.
+    :param leaf: returns the values of a text for a field, given its path and type.
+    """
+    out = arrow_type(as_nullable(kind))
+    parts: list[Callable[[pa.RecordBatch], pa.Array]] = []
+    for number, field in enumerate(kind.fields):
+        change, here = changes.get(field.name), f"{path}.{field.name}"
+
+        def before(rows: pa.RecordBatch, number: int = number) -> pa.Array:
+            return pc.struct_field(old(rows), [number])
+
+        if change is None:
+            parts.append(before)
+        elif isinstance(change, str) or not isinstance(field.data_type, StructType):
+            parts.append(leaf(change, here, field.data_type))
+        else:
+            parts.append(with_fields(change, field.data_type, before, leaf, here))
+    return lambda rows: pa.StructArray.from_arrays([part(rows) for part in parts], fields=list(out))
+
+
+def _kind(data_type: DataType) -> str:
+    return type(data_type).__name__ if data_type.name in ("struct", "array", "map") else "atomic"

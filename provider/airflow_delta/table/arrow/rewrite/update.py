@@ -1,0 +1,130 @@
+"""UPDATE in the worker, step by step as :mod:`airflow_delta.spark.update`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_delta.contract.operations import UpdateArguments
+from airflow_delta.contract.zones import zoneless_values
+from airflow_delta.log.schema.types import StructType
+from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.arrow.align import empty_as_null
+from airflow_delta.table.arrow.expressions import columns_of
+from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
+from airflow_delta.table.arrow.rewrite.new_values import Values, stored_values, with_fields
+from airflow_delta.table.arrow.row_checks import check_no_variants, check_not_null, needs_spark, row_checks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_delta.contract.payloads import ScanFile
+    from airflow_delta.contract.request import StageReport, StageRequest
+    from airflow_delta.log.delta_log import DeltaLog
+
+
+def run(log: DeltaLog, request: StageRequest) -> StageReport:
+    """Set columns in the rows that ``request.predicate`` selects, in all rows without one."""
+    check_no_variants(request)
+    work = WorkerRewrite(log, request)
+    new = _NewRows(work)
+    touched = work.marked() if request.deletion_vectors else work.touched()
+    work.lap("scanTimeMs")
+    if touched:
+        _write(work, touched, new)
+    work.metrics["numUpdatedRows"] = work.num_rows
+    work.lap("rewriteTimeMs")
+    return work.report()
+
+
+def _write(work: WorkerRewrite, touched: Sequence[ScanFile], new: _NewRows) -> None:
+    request = work.request
+    with ExitStack() as stack:
+        write = stack.enter_context(work.writing("new"))
+        before = after = None
+        if request.rules.change_data:
+            before = stack.enter_context(work.writing("change", change_type="update_preimage"))
+            after = stack.enter_context(work.writing("change", change_type="update_postimage"))
+        for file, rows in work.reader.rows(touched, work.selection):
+            changed = new.of(rows)
+            write(file, changed, stays=new.stay)
+            if before is not None and after is not None:
+                before(file, rows)
+                after(file, changed, stays=new.stay)
+    kept = [] if request.deletion_vectors or request.predicate is None else work.partly(touched)
+    if kept:
+        work.copy(kept)
+
+
+class _NewRows:
+    """Rows with new values, computed from the old ones; generated columns are computed from the new ones.
+
+    :ivar stay: the rows stay in the partition of their file.
+    """
+
+    def __init__(self, work: WorkerRewrite) -> None:
+        request, self._schema = work.request, work.reader.schema
+        self._request = request
+        values = UpdateArguments.of(request).set
+        resolve = columns_of(self._schema)
+        tree: dict[str, Any] = {}
+        for value in values:
+            *parents, last = value.path
+            node = tree
+            for name in parents:
+                node = node.setdefault(name, {})
+            node[last] = value.expression
+
+        def stored(text: str, path: str, kind: Any) -> Values:
+            return stored_values(text, path, kind, resolve, request, f"sets {path} to {text!r}")
+
+        self._set: dict[str, Values] = {}
+        for name, change in tree.items():
+            field = self._schema.find(name)
+            assert field is not None, f"the plan has found {name}"
+            if isinstance(change, str) or not isinstance(field.data_type, StructType):
+                self._set[name] = stored(change, name, field.data_type)
+            else:
+                self._set[name] = with_fields(change, field.data_type, lambda rows, name=name: rows.column(name), stored, name)
+        explicit = {value.path[0].lower() for value in values}
+        self._generated: dict[str, Values] = {}
+        for name, text in request.rules.generated.items():
+            field = self._schema.find(name)
+            if field is not None and name.lower() not in explicit:
+                why = f"has the generated column {field.name} ({text})"
+                self._generated[field.name] = stored_values(text, field.name, field.data_type, resolve, request, why)
+        in_path = {name.lower() for name in request.partition_columns}
+        self.stay = not in_path & {name.lower() for name in (*self._set, *self._generated)}
+        if not self.stay and (columns := zoneless_values(work.plan)):
+            raise needs_spark(
+                request,
+                f"has partitions whose {next(iter(columns))} lacks a time zone, and rows go to other partitions: it is in the "
+                "zone of Spark's session",
+            )
+        self._partitions = {field.name for field in self._schema if field.name.lower() in in_path}
+        ids = work.reader.stored.fields[len(self._schema.fields) :]
+        self._version = ids[1].name if ids else None
+        self._checks = row_checks(request, TableDefinition.of_rows(request.schema_string or "").struct, self._schema)
+        for name, text in request.rules.generated.items():
+            if name.lower() in explicit:
+                raise needs_spark(request, f"sets the generated column {name} ({text})")
+
+    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the new rows, checked against the rules of the table."""
+        request = self._request
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        columns |= {name: values(rows) for name, values in self._set.items()}
+        changed = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        columns |= {name: values(changed) for name, values in self._generated.items()}
+        for name in self._partitions:
+            columns[name] = empty_as_null(columns[name])
+        if self._version is not None:  # that of the commit
+            columns[self._version] = pa.nulls(rows.num_rows, pa.int64())
+        changed = pa.RecordBatch.from_arrays(list(columns.values()), schema=rows.schema)
+        for field in self._schema:
+            check_not_null(field, columns[field.name], table=request.table, version=request.read_version)
+        for check in self._checks:
+            check(changed)
+        return changed
