@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_delta.contract.merge_columns import absent_fields, is_alike, named_fields
 from airflow_delta.contract.schema import written_schema
 from airflow_delta.contract.sql_types import parse_sql_type
 from airflow_delta.exceptions import SchemaMismatchException
-from airflow_delta.spark.merge_structs import absent_fields, is_alike, named_fields
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from airflow_delta.contract.merge import DELETE, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments
+from airflow_delta.contract.merge import MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments
+from airflow_delta.contract.merge_columns import several_matches, takes_any_match
 from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.exceptions import DeltaUnsupportedOperationException
 from airflow_delta.spark.align import align, spark_value
 from airflow_delta.spark.job_group import with_job_group
 from airflow_delta.spark.merge_clauses import CLAUSE, MergeClauses
@@ -180,18 +180,9 @@ class _Merge:
         )
 
     def _check_duplicates(self, pairs: int, rows: int) -> None:
-        clauses = [self.clauses.all[i] for i in self.matched]
-        harmless = not clauses or (len(clauses) == 1 and clauses[0].action == DELETE and clauses[0].condition is None)
         self._duplicates = pairs > rows
-        if harmless or not self._duplicates:
-            return
-        request = self.work.request
-        raise request.error(
-            DeltaUnsupportedOperationException,
-            f"MERGE into table {request.table} version {request.read_version}: several source rows match one row of the "
-            f"table ({pairs} matches of {rows} rows, ON {self._condition}), so it is ambiguous which to use "
-            "(DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE). Make the source unique in the columns of the condition.",
-        )
+        if self._duplicates and not takes_any_match([self.clauses.all[i] for i in self.matched]):
+            raise several_matches(self.work.request, pairs, rows, self._condition)
 
     def _note_rows(self, found: Sequence[tuple[int, ...]]) -> None:
         rows, updated, by_updated, by_deleted = (sum(row[i] for row in found) for i in (1, 2, 5, 6))

@@ -8,35 +8,31 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 
-from airflow_delta.contract.mapping import mapped_schema
-from airflow_delta.contract.merge import DELETE, INSERT, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments, MergeClause
-from airflow_delta.contract.payloads import Json
-from airflow_delta.contract.schema import MAKE_VARIANTS, VARIANT, Type, fields_by_name, type_name, written_schema
-from airflow_delta.contract.sql_types import column_path_text, parse_column_path
-from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException, SchemaMismatchException
-from airflow_delta.spark.align import converted, spark_name, spark_type, spark_value
-from airflow_delta.spark.computed_columns import default_values, with_identities
-from airflow_delta.spark.merge_source import MergeSource
-from airflow_delta.spark.merge_structs import (
+from airflow_delta.contract.merge import DELETE, INSERT, UPDATE, MergeArguments, MergeClause
+from airflow_delta.contract.merge_columns import (
     NO_FIELDS,
     Assigned,
     absent_fields,
     assigned_values,
-    has_field,
-    is_alike,
-    merge_struct,
-    named_fields,
+    check_types,
+    evolved_schema,
+    known_path,
     put,
-    set_fields,
-    stored,
+    refused_merge,
+    star_columns,
 )
+from airflow_delta.contract.payloads import Json
+from airflow_delta.contract.schema import Type, fields_by_name
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.spark.align import converted, spark_name, spark_type, spark_value
+from airflow_delta.spark.computed_columns import default_values, with_identities
+from airflow_delta.spark.merge_source import MergeSource
+from airflow_delta.spark.merge_structs import merge_struct, set_fields, stored
 from airflow_delta.spark.rewrite import RewriteAttempt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-
-_FIELDS_DIFFER = "DELTA_UPDATE_SCHEMA_MISMATCH_EXPRESSION"
 
 CLAUSE = "__airflow_delta_clause"
 """Name of the column with the number of the clause that applies to a row; null if none does."""
@@ -55,7 +51,7 @@ class MergeClauses:
         self.all = arguments.clauses
         self.table = work.target
         self._known = fields_by_name(work.stored)
-        work.target = self._evolved()
+        work.target = evolved_schema(work.request, self.all, work.target, source.schema)
         self._values: dict[int, Assigned] = {}
 
     def of(self, *kinds: str, action: str | None = None) -> list[int]:
@@ -93,7 +89,7 @@ class MergeClauses:
                 self.resolved_condition(rows, clause.condition, str(clause))
             if clause.action != DELETE:
                 values = self._star(clause) if clause.set is None else self._assigned(rows, clause)
-                self._check_types(values, clause)
+                check_types(self._work.request, clause, values, self._work.target)
                 cast = {path[0] for path, given, field in assigned_values(values, self._work.target) if given != field["type"]}
                 fields = [field for field in self._work.target["fields"] if field["name"] in cast]
                 if fields:  # for casts that Spark refuses
@@ -161,62 +157,10 @@ class MergeClauses:
 
     # -- columns --------------------------------------------------------------------------------------------------------------
 
-    def _evolved(self) -> Json:
-        """Return the schema with what only the source has and clauses name, with all of it if one has ``*``.
-
-        As in Delta: a column or field that a clause sets, to whatever, gets the type that it has in the source.
-        """
-        request, table, source = self._work.request, self._work.target, self._source.schema
-        setting = [clause for clause in self.all if clause.action != DELETE and clause.kind != NOT_MATCHED_BY_SOURCE]
-        if not any(clause.set is None for clause in setting):
-            names = {name.lower() for clause in setting for name in clause.set or ()}
-            source = named_fields(source, {parse_column_path(name) for name in names})
-        if not request.merge_schema or not source["fields"]:
-            return table
-        # Only inserts need every NOT NULL column of the source.
-        relaxed = {**table, "fields": [{**field, "nullable": True} for field in table["fields"]]}
-        try:
-            evolved = written_schema(
-                source,
-                relaxed,
-                merge=True,
-                table_name=request.table,
-                version=request.read_version,
-                partition_columns=request.partition_columns,
-                rules=request.rules,
-                implicit=True,
-            )
-        except SchemaMismatchException as error:
-            raise request.error(
-                SchemaMismatchException,
-                f"MERGE into table {request.table}: the source's columns do not merge with the table's of the same name "
-                f"(DELTA_FAILED_TO_MERGE_FIELDS). {error.message}",
-            ) from error
-        known = {field["name"]: field.get("nullable", True) for field in table["fields"]}
-        fields = [{**field, "nullable": known.get(field["name"], True)} for field in evolved["fields"]]
-        return mapped_schema({**evolved, "fields": fields}, request.rules, request.transaction_id)
-
     def _star(self, clause: MergeClause) -> Assigned:
-        request = self._work.request
-        computed = {name.lower() for name in (*request.rules.generated, *(rule.column for rule in request.rules.identities))}
-        values: Assigned = {}
-        absent = []
-        there = fields_by_name(self._source.schema)
-        for field in self._work.target["fields"]:
-            folded = field["name"].lower()
-            found = there.get(folded)
-            if found is not None:
-                self._check_identity(clause, folded)
-                values[folded] = (sf.col(f"{spark_name(self._source.alias)}.{spark_name(found['name'])}"), found["type"])
-            elif folded not in computed and not request.merge_schema:
-                absent.append(field["name"])
-        if absent:
-            raise request.error(
-                SchemaMismatchException,
-                f"MERGE into table {request.table}: {clause} * needs the columns {', '.join(absent)}, which the source lacks; it "
-                f"has {', '.join(field['name'] for field in self._source.schema['fields'])}. Add them, or name columns to set.",
-            )
-        return values
+        taken = star_columns(self._work.request, clause, self._work.target, self._source.schema)
+        alias = spark_name(self._source.alias)
+        return {name: (sf.col(f"{alias}.{spark_name(found['name'])}"), found["type"]) for name, found in taken.items()}
 
     def _assigned(self, rows: DataFrame, clause: MergeClause) -> Assigned:
         given = clause.set or {}
@@ -224,50 +168,9 @@ class MergeClauses:
         types = self._types(rows, columns, str(clause))
         values: Assigned = {}
         for name, column, given_type in zip(given, columns, types, strict=True):
-            path = parse_column_path(name)
-            if not has_field(self._work.target, path):
-                known = ", ".join(field["name"] for field in self._source.schema["fields"])
-                raise self._refused(
-                    f"{clause} sets {name!r}, which neither the table nor the source has (DELTA_MERGE_UNRESOLVED_EXPRESSION). "
-                    f"Only columns and fields of the source are added; it has {known}"
-                )
+            path = known_path(self._work.request, clause, name, self._work.target, self._source.schema)
             put(values, path, (column, given_type))
         return values
-
-    def _check_identity(self, clause: MergeClause, folded: str) -> None:
-        for rule in self._work.request.rules.identities:
-            if rule.column.lower() == folded and (clause.action == UPDATE or not rule.explicit):
-                raise self._work.request.error(
-                    IdentityInsertException,
-                    f"MERGE into table {self._work.request.table}: {clause} * would set the identity column {rule.column}. Drop "
-                    "it from the source, or name the columns to set.",
-                )
-
-    def _check_types(self, values: Assigned, clause: MergeClause) -> None:
-        """Check that columns and fields can hold what is assigned to them.
-
-        :raises SchemaMismatchException: names each, what it takes and what it would get.
-        """
-        for path, given, field in assigned_values(values, self._work.target):
-            name, wanted = column_path_text(path), field["type"]
-            if not is_alike(given, wanted):
-                error, remedy = "DATATYPE_MISMATCH", MAKE_VARIANTS if wanted == VARIANT else "Cast it"
-                what = f"is {type_name(given)}, and the table has {type_name(wanted)}"
-            elif (absent := absent_fields(given, wanted, within=True)) and not self._work.request.merge_schema:
-                error, remedy = _FIELDS_DIFFER, "Add them, or pass merge_schema=True"
-                what = f"lacks the fields {', '.join(absent)}"
-            elif more := absent_fields(wanted, given, within=True):
-                error, remedy = (
-                    _FIELDS_DIFFER,
-                    "Leave them out, or take the source's column of that name and pass merge_schema=True",
-                )
-                what = f"has the fields {', '.join(more)}, which the table lacks"
-            else:
-                continue
-            raise self._work.request.error(
-                SchemaMismatchException,
-                f"MERGE into table {self._work.request.table}: what {clause} sets {name} to {what} ({error}). {remedy}.",
-            )
 
     def _stored(self, values: Assigned, field: Json, clause: MergeClause) -> Column:
         value, checks = values[field["name"].lower()], self._work.checks
@@ -312,5 +215,4 @@ class MergeClauses:
         return [field["type"] for field in schema.jsonValue()["fields"]]
 
     def _refused(self, what: str) -> DeltaAnalysisException:
-        request = self._work.request
-        return request.error(DeltaAnalysisException, f"MERGE into table {request.table} version {request.read_version}: {what}")
+        return refused_merge(self._work.request, what)

@@ -17,11 +17,11 @@ from airflow_delta.contract.casts import DIGITS
 from airflow_delta.contract.delta_names import PARQUET_FIELD_ID
 from airflow_delta.contract.key_values import KeyValues, is_stored_plainly
 from airflow_delta.contract.merge import SCRATCH, ComparedColumns
+from airflow_delta.contract.merge_columns import check_source_names
 from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.contract.payloads import Json, ScanFile
 from airflow_delta.contract.schema import find_field
 from airflow_delta.contract.spark_paths import escape_glob
-from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.spark.align import spark_name, spark_type
 from airflow_delta.spark.key_values import AS_TEXT, KeyBounds, bounds_of, key_values, measures
 from airflow_delta.spark.layout import Layout
@@ -57,13 +57,7 @@ class MergeSource:
         self.alias = alias
         self.schema: Json = source.schema.jsonValue()
         self._work = work
-        names = [field["name"].lower() for field in self.schema["fields"]]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise work.request.error(
-                SchemaMismatchException,
-                f"The source of the MERGE into {work.request.table} has the column {twice[0]} twice (names are "
-                "case-insensitive). Select or rename its columns.",
-            )
+        check_source_names(work.request, self.schema)
         self.rows = self._written(source).alias(alias)
         self._keys = [key for key in keys if self._is_comparable(key)]
         self.count, self._bounds = self._measure()

@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 from airflow_delta.contract.schema import store_assignment
 from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable
-from airflow_delta.table.arrow.expressions import NotDecided, RowExpression, row_expression
+from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.arrow.expressions.row_expression import RowExpression, row_expression
 from airflow_delta.table.arrow.row_checks import needs_spark
 
 if TYPE_CHECKING:
     from airflow_delta.contract.request import StageRequest
-    from airflow_delta.table.arrow.expressions import Resolve
+    from airflow_delta.table.arrow.expressions.row_expression import Resolve
 
 Values = Callable[[pa.RecordBatch], pa.Array]
 """Returns the values of a column for rows."""
