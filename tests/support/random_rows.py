@@ -43,6 +43,13 @@ def random_rows(draw: random.Random) -> pa.Table:
     )
 
 
+def frame_of(spark: Any, rows: pa.Table) -> Any:
+    """Return the rows as a DataFrame; ``createDataFrame`` gives times without a zone that of the session, UTC."""
+    df = spark.createDataFrame(rows)
+    naive = [field.name for field in rows.schema if pa.types.is_timestamp(field.type) and field.type.tz is None]
+    return df.withColumns({name: df[name].cast("timestamp_ntz") for name in naive}) if naive else df
+
+
 def statistics(snapshot: Any) -> tuple[Any, ...]:
     """Return rows, bounds and nulls of all files together, by logical name."""
     names = {field.physical_name: field.name for field in snapshot.schema}

@@ -237,6 +237,5 @@ class WorkerTable(Table):
     """A table whose operations are done without Spark."""
 
     def run_work(self, request: StageRequest, source: Any) -> StageReport:
-        """Do the work of an operation in this process."""
-        assert source is None, "for Spark"
-        return run_in_worker(self.log(), request)
+        """Do the work of an operation in this process; the source of a MERGE is an Arrow table."""
+        return run_in_worker(self.log(), request, source)

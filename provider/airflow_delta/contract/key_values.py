@@ -17,6 +17,15 @@ from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.schema import find_field, type_name
 from airflow_delta.light_dataclasses import dataclass
 
+MAX_ROWS = 100_000
+"""Maximum number of rows whose values are reported."""
+
+MAX_CHARACTERS = 8 * 1024 * 1024
+"""Maximum length of the JSON of these values."""
+
+MAX_TEXT = 512
+"""Maximum number of bytes of a text; a column with a longer one is not reported."""
+
 _DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NUMBER = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
-from airflow_delta.contract.key_values import KeyValues, is_key_type
+from airflow_delta.contract.key_values import MAX_CHARACTERS, MAX_ROWS, MAX_TEXT, KeyValues, is_key_type
 from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.request import StageRequest
 from airflow_delta.light_dataclasses import dataclass
@@ -18,15 +18,6 @@ from airflow_delta.spark.written_files import check_read_back
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-MAX_ROWS = 100_000
-"""Maximum number of rows whose values are reported."""
-
-MAX_CHARACTERS = 8 * 1024 * 1024
-"""Maximum length of the JSON of these values."""
-
-MAX_TEXT = 512
-"""Maximum number of bytes of a text; a column with a longer one is not reported."""
 
 AS_TEXT = ("date", "timestamp_ntz")
 """Types whose values Python cannot all represent, and reads in its own time zone."""

@@ -17,17 +17,10 @@ from airflow_delta.table.operations.statistics import compute_statistics
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_create import plan_create
 from support import readers
-from support.random_rows import START, random_rows, statistics
+from support.random_rows import START, frame_of, random_rows, statistics
 from support.table import Table
 
 pytestmark = pytest.mark.spark
-
-
-def frame_of(spark: Any, rows: pa.Table) -> Any:
-    """Return the rows as a DataFrame; ``createDataFrame`` gives times without a zone that of the session, UTC."""
-    df = spark.createDataFrame(rows)
-    naive = [field.name for field in rows.schema if pa.types.is_timestamp(field.type) and field.type.tz is None]
-    return df.withColumns({name: df[name].cast("timestamp_ntz") for name in naive}) if naive else df
 
 
 CONFIGURATIONS: list[dict[str, str]] = [

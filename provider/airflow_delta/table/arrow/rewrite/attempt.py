@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 
 from airflow_delta.contract.arguments import RewriteArguments
 from airflow_delta.contract.delta_names import CHANGE_TYPE, HIVE_NULL
+from airflow_delta.contract.merge import INSERTED
 from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.contract.payloads import ScanFile, ScanPlan
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
@@ -27,7 +28,7 @@ from airflow_delta.exceptions import DeltaAnalysisException, StagingException
 from airflow_delta.log.arrow.arrays import repeated
 from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.schema.partition_directories import partition_directory
-from airflow_delta.log.schema.types import STRING, StructField, StructType
+from airflow_delta.log.schema.types import STRING, StructField, StructType, to_json
 from airflow_delta.log.statistics.row_groups import groups_that_may_hold
 from airflow_delta.table.arrow.files import RowWriter
 from airflow_delta.table.arrow.rewrite.read_plan import ROW, PlanReader, RowsOfFile
@@ -41,13 +42,14 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
 
-Write = Callable[..., None]
-"""Takes a file, rows of it, and ``stays``: whether they stay in its partition, as the log spells it."""
+Write = Callable[["ScanFile | None", "pa.RecordBatch"], None]
+"""Takes rows, and the file in whose partition they stay, as the log spells it; without one, their values decide."""
 
 
 class WorkerRewrite:
     """One attempt of an operation that rewrites rows; collects what it wrote.
 
+    :ivar target: the table's schema, with columns that the operation adds.
     :ivar files: files with deleted or changed rows, and how many; the commit removes them or marks their rows.
     """
 
@@ -60,6 +62,7 @@ class WorkerRewrite:
         self.request = request
         self.plan: ScanPlan = request.rewrite
         self.reader = PlanReader(log, self.plan, RewriteArguments.of(request).row_ids)
+        self.target: StructType = self.reader.schema
         self.run = uuid.uuid4().hex[:8]
         self.files: dict[str, int] = {}
         self.metrics: dict[str, int] = {}
@@ -68,7 +71,7 @@ class WorkerRewrite:
         partitions = [field for name in request.partition_columns if (field := self.reader.schema.find(name)) is not None]
         self._partitions = [field.name for field in partitions]
         self._keys = [field.physical_name if self._mapped else field.name for field in partitions]
-        self._directories: dict[str, list[str]] = {"new": [], "copied": [], "change": [], "vector": []}
+        self._directories: dict[str, list[str]] = {"new": [], INSERTED: [], "copied": [], "change": [], "vector": []}
         self._written: dict[str, dict[str, int]] = {}
         self._footers: dict[tuple[str, int], pq.FileMetaData] = {}
         self._started = self._mark = time.monotonic()
@@ -87,26 +90,27 @@ class WorkerRewrite:
     def touched(self) -> list[ScanFile]:
         """Return the files with rows that the condition selects, and record their number."""
         if self.condition is None and all(file.num_records is not None for file in self.plan.files):
-            return self._note({file.path: file.num_records or 0 for file in self.plan.files})
+            return self.note({file.path: file.num_records or 0 for file in self.plan.files})
         counts: dict[str, int] = {}
         for file, rows in self._found():
             counts[file.path] = counts.get(file.path, 0) + rows.num_rows
-        return self._note(counts)
+        return self.note(counts)
 
     def marked(self) -> list[ScanFile]:
         """Write the positions of the rows that the condition selects, record their number, and return their files."""
         found: dict[str, BitMap64] = {}
         for file, rows in self._found():
             found.setdefault(file.path, BitMap64()).update(bitmap_of(rows.column(ROW)))
-        self._write_vectors(found)
-        return self._note({path: len(rows) for path, rows in found.items()})
+        self.write_vectors(found)
+        return self.note({path: len(rows) for path, rows in found.items()})
 
     def _found(self) -> Iterator[RowsOfFile]:
         """Yield the positions of the rows that the condition selects."""
         columns = [] if self.condition is None else [column.path[0] for column in self.condition.columns]
         return self.reader.columns(columns, self.plan.files, self.selection)
 
-    def _note(self, counts: dict[str, int]) -> list[ScanFile]:
+    def note(self, counts: dict[str, int]) -> list[ScanFile]:
+        """Record the number of deleted or changed rows by file, and return the files."""
         self.files.update(counts)
         return [file for file in self.plan.files if file.path in counts]
 
@@ -137,18 +141,22 @@ class WorkerRewrite:
 
     # -- what is written ------------------------------------------------------------------------------------------------------
 
+    @property
+    def stored(self) -> StructType:
+        """Schema of data files: the table's columns, and those of row ids."""
+        return StructType((*self.target.fields, *self.reader.stored.fields[len(self.reader.schema.fields) :]))
+
     @contextmanager
     def writing(self, kind: str, *, change_type: str | None = None) -> Iterator[Write]:
         """Yield a function that takes rows with the columns of files, for a new directory.
 
-        :param kind: ``new``, ``copied`` or ``change``.
+        :param kind: ``new``, ``copied``, ``change``, or :data:`~airflow_delta.contract.merge.INSERTED`.
         :param change_type: of change data, in which columns of row ids are left out.
         """
-        name = f"{self.run}-{kind}-{len(self._directories[kind])}"
+        number = len(self._directories[kind])
+        name = f"{self.run}{INSERTED}" if kind == INSERTED else f"{self.run}-{kind}-{number}"
         self._directories[kind].append(name)
-        fields = self.reader.stored.fields if change_type is None else self.reader.schema.fields
-        if change_type is not None:
-            fields = (*fields, StructField(CHANGE_TYPE, STRING))
+        fields = self.stored.fields if change_type is None else (*self.target.fields, StructField(CHANGE_TYPE, STRING))
         writer = RowWriter(
             self.log.store,
             f"{self.request.directory}/{name}",
@@ -159,8 +167,8 @@ class WorkerRewrite:
             most_rows=self._most_rows,
         )
 
-        def write(file: ScanFile, batch: pa.RecordBatch, *, stays: bool = True) -> None:
-            writer.write(_as_change(batch, len(fields) - 1, change_type), self._directory(file) if stays else None)
+        def write(file: ScanFile | None, batch: pa.RecordBatch) -> None:
+            writer.write(_as_change(batch, len(fields) - 1, change_type), None if file is None else self._directory(file))
 
         try:
             yield write
@@ -187,7 +195,7 @@ class WorkerRewrite:
             )
         return partition_directory(values, self._keys)
 
-    def _write_vectors(self, found: dict[str, BitMap64]) -> None:
+    def write_vectors(self, found: dict[str, BitMap64]) -> None:
         """Write the positions of rows, words by path of their file, into a new directory."""
         name = f"{self.run}-vector-{len(self._directories['vector'])}"
         schema = pa.schema([(FILE, pa.string()), (NUMBER, pa.int64()), (WORD, pa.int64())])
@@ -210,14 +218,17 @@ class WorkerRewrite:
         self.metrics[metric] = self.metrics.get(metric, 0) + int((now - self._mark) * 1000)
         self._mark = now
 
-    def report(self) -> StageReport:
-        """Return what was written."""
+    def report(self, **fields: Any) -> StageReport:
+        """Return what was written.
+
+        :param fields: others of the report.
+        """
         self.metrics["executionTimeMs"] = int((time.monotonic() - self._started) * 1000)
         report = StageReport(
             transaction_id=self.request.transaction_id,
             stage=self.request.stage,
             attempt=self.request.attempt,
-            directories=tuple(self._directories["new"]),
+            directories=(*self._directories["new"], *self._directories[INSERTED]),
             copied_directories=tuple(self._directories["copied"]),
             change_directories=tuple(self._directories["change"]),
             vector_directories=tuple(self._directories["vector"]),
@@ -225,9 +236,10 @@ class WorkerRewrite:
             written=dict(self._written),
             rewritten_files=tuple(self.files),
             metrics=self.metrics,
-            schema_string=self.plan.schema_string,
+            schema_string=self.plan.schema_string if self.target is self.reader.schema else to_json(self.target),
             partition_columns=self.request.partition_columns,
             time_zone=zone_of_directories(self.plan),
+            **fields,
         )
         return WrittenHere.of(report, self._footers)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_delta.contract.schema import store_assignment
-from airflow_delta.exceptions import SchemaMismatchException
+from airflow_delta.contract.table_rules import refused_rows
+from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
 from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable
 from airflow_delta.table.arrow.expressions.problems import NotDecided
 from airflow_delta.table.arrow.expressions.row_expression import RowExpression, row_expression
@@ -49,7 +49,7 @@ def stored_values(text: str, path: str, target: DataType, resolve: Resolve, requ
     if given.data_type == target or as_nullable(given.data_type) == as_nullable(target):
         return given.values
     kinds = [_kind(each) for each in (given.data_type, target)]
-    if kinds[0] != kinds[1] or (kinds[0] == "atomic" and store_assignment(given.data_type.name, target.name) is None):
+    if kinds[0] != kinds[1]:
         raise request.error(
             SchemaMismatchException,
             f"Column {path} of table {request.table} has the type {target}, the value {text!r} the type {given.data_type}. Cast "
@@ -57,7 +57,20 @@ def stored_values(text: str, path: str, target: DataType, resolve: Resolve, requ
         )
     if kinds[0] != "atomic":
         raise needs_spark(request, f"{why}, of type {given.data_type}, which only Spark casts to {target}")
-    return decided(f"CAST(({text}) AS {target})", resolve, request, why).values
+    cast = decided(f"CAST(({text}) AS {target})", resolve, request, why)
+
+    def values(rows: pa.RecordBatch) -> pa.Array:
+        try:
+            return cast.values(rows)
+        except DeltaAnalysisException as error:
+            given.values(rows)  # whose own error comes first
+            raise request.error(
+                SchemaMismatchException,
+                f"Column {path} holds a value of {given.data_type} that does not fit into {target}"
+                f"{refused_rows(request.table, request.read_version)}",
+            ) from error
+
+    return values
 
 
 def with_fields(

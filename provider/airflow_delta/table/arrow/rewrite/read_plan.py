@@ -68,16 +68,24 @@ class PlanReader:
         wanted = set(columns)
         return self._rows([field for field in self.schema if field.name in wanted], files, selection, positions=True)
 
-    def rows(self, files: Sequence[ScanFile], selection: RowSelection | None = None) -> Iterator[RowsOfFile]:
-        """Yield the rows of files with the columns of :attr:`stored`: row ids come from the file, or by position in it."""
-        rows = self._rows(self.stored.fields, files, selection, positions=self._ids is not None)
-        return rows if self._ids is None else map(self._with_row_ids, rows)
+    def rows(
+        self, files: Sequence[ScanFile], selection: RowSelection | None = None, *, positions: bool = False
+    ) -> Iterator[RowsOfFile]:
+        """Yield the rows of files with the columns of :attr:`stored`: row ids come from the file, or by position in it.
 
-    def _with_row_ids(self, found: RowsOfFile) -> RowsOfFile:
+        :param positions: with :data:`ROW` as the last column.
+        """
+        rows = self._rows(self.stored.fields, files, selection, positions=positions or self._ids is not None)
+        return rows if self._ids is None else (self._with_row_ids(found, positions) for found in rows)
+
+    def _with_row_ids(self, found: RowsOfFile, positions: bool) -> RowsOfFile:
         base, version = self._first[found.file.path]
         *columns, own_id, own_version, row = found.rows.columns
         columns += [pc.coalesce(own_id, pc.add(row, scalar(base))), pc.coalesce(own_version, scalar(version))]
-        return RowsOfFile(found.file, pa.RecordBatch.from_arrays(columns, names=found.rows.schema.names[:-1]))
+        names = found.rows.schema.names
+        if positions:
+            return RowsOfFile(found.file, pa.RecordBatch.from_arrays([*columns, row], names=names))
+        return RowsOfFile(found.file, pa.RecordBatch.from_arrays(columns, names=names[:-1]))
 
     def _rows(
         self, fields: Sequence[StructField], files: Sequence[ScanFile], selection: RowSelection | None, *, positions: bool

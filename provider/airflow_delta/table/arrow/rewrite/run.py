@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import StagingException
 
@@ -11,17 +11,19 @@ if TYPE_CHECKING:
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
 
-_MODULES = {"DELETE": "delete", "UPDATE": "update", "OPTIMIZE": "optimize", "REORG": "optimize"}
+_MODULES = {"DELETE": "delete", "MERGE": "merge", "UPDATE": "update", "OPTIMIZE": "optimize", "REORG": "optimize"}
 
 
-def run_in_worker(log: DeltaLog, request: StageRequest) -> StageReport:
+def run_in_worker(log: DeltaLog, request: StageRequest, source: Any = None) -> StageReport:
     """Do the work of a request in this process, without Spark.
 
+    :param source: of a MERGE: a pyarrow Table or RecordBatchReader, a pandas or Polars frame, or another Arrow stream.
     :raises StagingException: if there is no such work for its operation.
     :raises DeltaUnsupportedOperationException: if only Spark can do it; nothing has been written then.
     """
     name = _MODULES.get(request.operation)
     if name is None:
         raise StagingException(f"Only Spark does {request.operation} (stage {request.stage} of {request.table}).")
-    report: StageReport = import_module(f"airflow_delta.table.arrow.rewrite.{name}").run(log, request)
+    run = import_module(f"airflow_delta.table.arrow.rewrite.{name}").run
+    report: StageReport = run(log, request, source) if name == "merge" else run(log, request)
     return report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -49,10 +50,10 @@ def _write(work: WorkerRewrite, touched: Sequence[ScanFile], new: _NewRows) -> N
             after = stack.enter_context(work.writing("change", change_type="update_postimage"))
         for file, rows in work.reader.rows(touched, work.selection):
             changed = new.of(rows)
-            write(file, changed, stays=new.stay)
+            write(file if new.stay else None, changed)
             if before is not None and after is not None:
                 before(file, rows)
-                after(file, changed, stays=new.stay)
+                after(file if new.stay else None, changed)
     kept = [] if request.deletion_vectors or request.predicate is None else work.partly(touched)
     if kept:
         work.copy(kept)
@@ -87,7 +88,7 @@ class _NewRows:
             if isinstance(change, str) or not isinstance(field.data_type, StructType):
                 self._set[name] = stored(change, name, field.data_type)
             else:
-                self._set[name] = with_fields(change, field.data_type, lambda rows, name=name: rows.column(name), stored, name)
+                self._set[name] = with_fields(change, field.data_type, methodcaller("column", name), stored, name)
         explicit = {value.path[0].lower() for value in values}
         self._generated: dict[str, Values] = {}
         for name, text in request.rules.generated.items():

@@ -1,0 +1,302 @@
+"""The clauses of a MERGE in the worker: which applies to a row, and the rows that result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.contract.merge import DELETE, INSERT, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments, MergeClause
+from airflow_delta.contract.merge_columns import (
+    Assigned,
+    absent_fields,
+    check_types,
+    evolved_schema,
+    known_path,
+    put,
+    refused_merge,
+    star_columns,
+)
+from airflow_delta.contract.zones import zoneless_values
+from airflow_delta.exceptions import DeltaUnsupportedOperationException
+from airflow_delta.log.arrow.arrays import repeated
+from airflow_delta.log.expressions.sql_text import quote_name
+from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable, struct_of, type_to_json
+from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.arrow.align import empty_as_null
+from airflow_delta.table.arrow.defaults import Counter, default_value
+from airflow_delta.table.arrow.expressions.row_expression import RowExpression, columns_of
+from airflow_delta.table.arrow.rewrite.new_values import Values, decided, stored_values, with_fields
+from airflow_delta.table.arrow.row_checks import check_not_null, needs_spark, row_checks
+
+if TYPE_CHECKING:
+    from airflow_delta.table.arrow.expressions.row_expression import Resolve
+    from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
+    from airflow_delta.table.arrow.rewrite.merge_source import MergeSource
+
+TARGET, SOURCE = "target.", "source."
+"""What the columns of rows of the table and of the source begin with where both are in one batch."""
+
+
+class MergeClauses:
+    """The clauses of a request, bound to its table and its source.
+
+    :ivar table: the table's schema; ``work.target`` is the schema afterwards, with new columns of the source.
+    """
+
+    def __init__(self, work: WorkerRewrite, source: MergeSource, arguments: MergeArguments) -> None:
+        self._work, self._request, self._source = work, work.request, source
+        self._arguments = arguments
+        self.all = arguments.clauses
+        self.table: StructType = work.reader.schema
+        definition = TableDefinition.of_rows(work.request.schema_string or "", work.request.partition_columns)
+        evolved = evolved_schema(work.request, self.all, definition.struct, source.schema)
+        self._target_json = evolved
+        if evolved is not definition.struct:
+            work.target = struct_of(evolved)
+        for field in self.table:
+            after = work.target.find(field.name)
+            if after is None or as_nullable(after.data_type) != as_nullable(field.data_type):
+                raise needs_spark(work.request, f"changes the type of the column {field.name} in a MERGE")
+        of_table, of_source = columns_of(self.table), columns_of(source.struct)
+        self.both = _either(
+            _under(of_table, arguments.target_alias, TARGET), _under(of_source, arguments.source_alias, SOURCE), work.request
+        )
+        self.of_source = _under(of_source, arguments.source_alias, SOURCE)
+        self.of_target = _under(of_table, arguments.target_alias, TARGET)
+        self._conditions: dict[int, RowExpression | None] = {}
+        self._values: dict[int, Assigned] = {}
+        for number, clause in enumerate(self.all):
+            self._bind(number, clause)
+        self._counters = {rule.column.lower(): Counter(rule, work.request) for rule in self._counted}
+        in_path = {name.lower() for name in work.request.partition_columns}
+        self._partitions = [field.name for field in work.target if field.name.lower() in in_path]
+        self.stay = not any(name in values for values in self._updates.values() for name in in_path) and not in_path & {
+            name.lower() for name in work.request.rules.generated
+        }
+        if not self.stay and (columns := zoneless_values(work.plan)):
+            raise needs_spark(
+                work.request,
+                f"has partitions whose {next(iter(columns))} lacks a time zone, and rows go to other partitions: it is in the "
+                "zone of Spark's session",
+            )
+        self._checks = row_checks(work.request, evolved, work.target)
+        self._generated: dict[str, Values] = {}
+        for name, text in work.request.rules.generated.items():
+            generated = work.target.find(name)
+            if generated is not None:
+                why = f"has the generated column {generated.name} ({text})"
+                self._generated[generated.name] = stored_values(
+                    text, generated.name, generated.data_type, columns_of(work.target), work.request, why
+                )
+        ids = work.stored.fields[len(work.target.fields) :]
+        self._ids = [field.name for field in ids]
+
+    # -- which clause ---------------------------------------------------------------------------------------------------------
+
+    def of(self, *kinds: str, action: str | None = None) -> list[int]:
+        """Return the numbers of the clauses of some kinds, in order."""
+        return [i for i, c in enumerate(self.all) if c.kind in kinds and (action is None or c.action == action)]
+
+    def columns(self, numbers: Iterable[int]) -> set[str]:
+        """Return the columns of the batch that the conditions of clauses read."""
+        return {name for i in numbers if (condition := self._conditions[i]) is not None for name in condition.columns}
+
+    def decide(self, rows: pa.RecordBatch, numbers: Sequence[int]) -> pa.Array:
+        """Return the number of the first clause whose condition is true for each row; null if there is none.
+
+        As in Spark, a condition is evaluated for the rows that no clause before it takes.
+        """
+        left = pa.array(range(rows.num_rows), pa.int64())
+        found: list[tuple[pa.Array, int]] = []
+        for number in numbers:
+            condition = self._conditions[number]
+            if condition is None:
+                found.append((left, number))
+                left = left.slice(0, 0)
+                break
+            true = condition.true(rows if len(left) == rows.num_rows else rows.take(left))
+            found.append((left.filter(true), number))
+            left = left.filter(pc.invert(true))
+        clauses = [repeated(number, len(at), pa.int8()) for at, number in found] + [pa.nulls(len(left), pa.int8())]
+        at = pa.concat_arrays([*(at for at, _ in found), left])
+        return pa.concat_arrays(clauses).take(pc.sort_indices(at))
+
+    # -- the rows -------------------------------------------------------------------------------------------------------------
+
+    def updated(self, rows: pa.RecordBatch, both: pa.RecordBatch, number: int) -> pa.RecordBatch:
+        """Return rows of the table with the values that a clause sets; other values stay.
+
+        :param rows: the columns of files.
+        :param both: the same rows, and those of the source that they match.
+        """
+        values = self._updates[number]
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        found: dict[str, pa.Array] = {}
+        for field in self._work.target:
+            set_by = values.get(field.name.lower())
+            if set_by is not None:
+                found[field.name] = set_by(both)
+            else:
+                found[field.name] = columns.get(field.name, pa.nulls(rows.num_rows, arrow_type(as_nullable(field.data_type))))
+        for name, is_version in zip(self._ids, (False, True), strict=False):
+            found[name] = pa.nulls(rows.num_rows, pa.int64()) if is_version else columns[name]
+        return self._checked(found, values)
+
+    def inserted(self, both: pa.RecordBatch, number: int) -> pa.RecordBatch:
+        """Return the rows that a clause makes of rows of the source."""
+        values = self._inserts[number]
+        found: dict[str, pa.Array] = {}
+        for field in self._work.target:
+            folded = field.name.lower()
+            if folded in values:
+                found[field.name] = values[folded](both)
+            elif folded in self._counters:
+                found[field.name] = self._counters[folded].take(both.num_rows)
+            elif folded in self._defaults:
+                found[field.name] = self._defaults[folded](both)
+            else:
+                found[field.name] = pa.nulls(both.num_rows, arrow_type(as_nullable(field.data_type)))
+        found |= {name: pa.nulls(both.num_rows, pa.int64()) for name in self._ids}
+        return self._checked(found, values)
+
+    def unchanged(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows of the table with the columns that it gets."""
+        if self._work.target is self.table:
+            return rows
+        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+        out = {field.name: arrow_type(as_nullable(field.data_type)) for field in self._work.stored}
+        return pa.RecordBatch.from_arrays(
+            [columns.get(name, pa.nulls(rows.num_rows, kind)) for name, kind in out.items()], names=list(out)
+        )
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Identity columns that the table assigns in inserted rows."""
+        return tuple(rule.column for rule in self._counted)
+
+    def _checked(self, columns: dict[str, pa.Array], explicit: dict[str, Values]) -> pa.RecordBatch:
+        request = self._request
+        made = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        for name, values in self._generated.items():
+            if name.lower() not in explicit:
+                columns[name] = values(made)
+        for name in self._partitions:
+            columns[name] = empty_as_null(columns[name])
+        made = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        for field in self._work.target:
+            check_not_null(field, columns[field.name], table=request.table, version=request.read_version)
+        for check in self._checks:
+            check(made)
+        return made
+
+    # -- binding --------------------------------------------------------------------------------------------------------------
+
+    def _bind(self, number: int, clause: MergeClause) -> None:
+        resolve = {NOT_MATCHED: self.of_source, NOT_MATCHED_BY_SOURCE: self.of_target}.get(clause.kind, self.both)
+        why = f"is merged by {clause}"
+        condition = None if clause.condition is None else decided(clause.condition, resolve, self._request, why)
+        if condition is not None and condition.data_type.name not in ("boolean", "void"):
+            raise refused_merge(self._request, f"the condition of {clause} is of type {condition.data_type}, not boolean")
+        self._conditions[number] = condition
+        if clause.action == DELETE:
+            return
+        texts: Assigned = {}
+        if clause.set is None:
+            for name, field in star_columns(self._request, clause, self._target_json, self._source.schema).items():
+                text = f"{quote_name(self._arguments.source_alias)}.{quote_name(field['name'])}"
+                texts[name] = (text, field["type"])
+        else:
+            for name, text in clause.set.items():
+                path = known_path(self._request, clause, name, self._target_json, self._source.schema)
+                put(texts, path, (text, type_to_json(decided(text, resolve, self._request, why).data_type)))
+        check_types(self._request, clause, texts, self._target_json)
+        self._values[number] = {name: self._value(name, change, clause, resolve, why) for name, change in texts.items()}
+
+    def _value(self, name: str, change: Any, clause: MergeClause, resolve: Resolve, why: str) -> Values:
+        field, known = self._work.target.find(name), self.table.find(name)
+        assert field is not None, f"the plan has found {name}"
+        if isinstance(change, dict):
+            if clause.action == INSERT or known is None or not isinstance(field.data_type, StructType):
+                raise needs_spark(self._request, f"{why}, which sets fields of {field.name}, and there is none yet")
+
+            def leaf(text: tuple[str, Any], path: str, kind: DataType) -> Values:
+                return stored_values(text[0], path, kind, resolve, self._request, why)
+
+            named = _spelled(change, field.data_type)
+            return with_fields(named, field.data_type, lambda rows: rows.column(TARGET + known.name), leaf, field.name)
+        text, given = change
+        takes_all = clause.action == UPDATE and clause.set is None
+        if takes_all and known is not None and absent_fields(given, type_to_json(known.data_type)):
+            raise needs_spark(self._request, f"{why}, whose source lacks fields of {field.name}")
+        return stored_values(text, field.name, field.data_type, resolve, self._request, why)
+
+    @property
+    def _updates(self) -> dict[int, dict[str, Values]]:
+        return {i: values for i, values in self._values.items() if self.all[i].action == UPDATE}
+
+    @property
+    def _inserts(self) -> dict[int, dict[str, Values]]:
+        return {i: values for i, values in self._values.items() if self.all[i].action == INSERT}
+
+    @property
+    def _counted(self) -> list[Any]:
+        rules = self._request.rules.identities
+        return [rule for rule in rules if any(rule.column.lower() not in values for values in self._inserts.values())]
+
+    @property
+    def _defaults(self) -> dict[str, Values]:
+        found: dict[str, Values] = {}
+        for name, text in self._request.rules.defaults.items() if self._inserts else ():
+            field = self._work.target.find(name)
+            if field is None:
+                continue
+            try:
+                value = default_value(field.name, text, self._work.target, self._request)
+            except DeltaUnsupportedOperationException:
+                why = f"has the default {text} of {field.name}"
+                found[name.lower()] = stored_values(text, field.name, field.data_type, lambda _: None, self._request, why)
+            else:
+                found[name.lower()] = _constant(value)
+        return found
+
+
+def _constant(value: pa.Scalar) -> Values:
+    return lambda rows: pa.repeat(value, rows.num_rows) if value.is_valid else pa.nulls(rows.num_rows, value.type)
+
+
+def _spelled(change: dict[str, Any], kind: StructType) -> dict[str, Any]:
+    """Return a tree of changes by the names of the fields, which it has in lower case."""
+    found = {}
+    for field in kind:
+        inner = change.get(field.name.lower())
+        if isinstance(inner, dict) and isinstance(field.data_type, StructType):
+            found[field.name] = _spelled(inner, field.data_type)
+        elif inner is not None:
+            found[field.name] = inner
+    return found
+
+
+def _under(resolve: Resolve, alias: str, prefix: str) -> Resolve:
+    """Return the function that finds columns by their names, or below an alias, in a batch that has them under a prefix."""
+
+    def found(parts: tuple[str, ...]) -> tuple[str, tuple[str, ...], DataType] | None:
+        below = resolve(parts[1:]) if len(parts) > 1 and parts[0].lower() == alias.lower() else None
+        named = below or resolve(parts)
+        return None if named is None else (prefix + named[0], *named[1:])
+
+    return found
+
+
+def _either(one: Resolve, other: Resolve, request: Any) -> Resolve:
+    def found(parts: tuple[str, ...]) -> tuple[str, tuple[str, ...], DataType] | None:
+        named = [column for column in (one(parts), other(parts)) if column is not None]
+        if len(named) > 1:
+            raise refused_merge(
+                request, f"{'.'.join(parts)} is a column of the table and of the source. Put an alias before it, as in target.id"
+            )
+        return named[0] if named else None
+
+    return found

@@ -1,0 +1,246 @@
+"""Which rows of the table and of the source of a MERGE match, and which clause applies to each row of the table.
+
+A hash join by the columns that must be equal finds the pairs that may match; the whole condition then decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.contract.casts import DIGITS
+from airflow_delta.contract.key_values import is_stored_plainly
+from airflow_delta.contract.merge import MATCHED, NOT_MATCHED_BY_SOURCE, MergeArguments
+from airflow_delta.contract.partition_texts import partition_text
+from airflow_delta.contract.schema import find_field
+from airflow_delta.log.arrow.arrays import array, repeated, scalar
+from airflow_delta.log.data_files.group_rows import RowSelection
+from airflow_delta.log.schema.partition_values import parse_partition_value
+from airflow_delta.log.schema.types import type_to_json
+from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.arrow.expressions.row_expression import row_expression
+from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, TARGET, MergeClauses
+from airflow_delta.table.arrow.rewrite.new_values import decided
+from airflow_delta.table.arrow.rewrite.read_plan import ROW
+from airflow_delta.table.arrow.row_checks import needs_spark
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.merge import ComparedColumns
+    from airflow_delta.contract.payloads import Json, ScanFile
+    from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
+    from airflow_delta.table.arrow.rewrite.merge_source import MergeSource
+
+_SAME = ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
+"""Types whose values are equal if their bytes are; floating-point numbers are not among them."""
+
+_CHUNK_ROWS = 1 << 20
+
+PAIRS = pa.schema([("file", pa.int32()), ("row", pa.int64()), ("source", pa.int64()), ("clause", pa.int8())])
+"""A pair of rows that match, or a row of the table that none matches and a clause applies to: its file in the plan, its position
+there, the row of the source, and the number of the clause."""
+
+
+class JoinKey(NamedTuple):
+    """A column of the table that must equal values of the source.
+
+    :param field: of the table, in JSON form.
+    :param given: of the source, in JSON form.
+    :param values: of the rows of the source.
+    :param joins: whether a hash join finds all rows in which they are equal.
+    """
+
+    key: ComparedColumns
+    field: Json
+    given: Json
+    values: pa.Array
+    joins: bool
+
+
+class MergePairs:
+    """Pairs the rows.
+
+    :raises DeltaUnsupportedOperationException: if the condition compares no columns in a way that is joined by here.
+    """
+
+    def __init__(self, work: WorkerRewrite, source: MergeSource, clauses: MergeClauses, arguments: MergeArguments) -> None:
+        self._work, self._source, self._clauses = work, source, clauses
+        why = f"is merged ON {arguments.condition}"
+        self._condition = decided(arguments.condition, clauses.both, work.request, why)
+        self._matched, self._by_source = clauses.of(MATCHED), clauses.of(NOT_MATCHED_BY_SOURCE)
+        table = TableDefinition.of_rows(work.request.schema_string or "").struct
+        self.keys = list(self._found_keys(arguments.keys, table))
+        self._joined = [key for key in self.keys if key.joins]
+        if not self._joined:
+            raise needs_spark(work.request, f"{why}, which asks for no equal columns that are joined by here")
+        self._source_keys = self._key_table({key.field["name"]: key.values for key in self._joined}, "source")
+        needed = {*self._condition.columns, *clauses.columns([*self._matched, *self._by_source])}
+        self._of_target = [name.removeprefix(TARGET) for name in sorted(needed) if name.startswith(TARGET)]
+        self._of_source = [name.removeprefix(SOURCE) for name in sorted(needed) if name.startswith(SOURCE)]
+        self._read = sorted({*self._of_target, *(str(key.field["name"]) for key in self._joined)})
+
+    def find(self) -> pa.Table:
+        """Return the pairs (:data:`PAIRS`), in the order of files and rows."""
+        files = list(self._work.plan.files) if self._by_source else self._possible_files()
+        positions = {file.path: number for number, file in enumerate(self._work.plan.files)}
+        found: list[pa.Table] = []
+        for chunk in self._chunks(files, positions):
+            found += self._pairs(chunk)
+        pairs = pa.concat_tables(found) if found else PAIRS.empty_table()
+        return pairs.sort_by([("file", "ascending"), ("row", "ascending"), ("source", "ascending")]).combine_chunks()
+
+    def both(self, rows: pa.RecordBatch, source: pa.Array, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+        """Return rows of the table beside the rows of the source that they match.
+
+        :param source: positions of these; null for none.
+        :param columns: of the source; default: all.
+        """
+        taken = self._source.rows if columns is None else self._source.rows.select(list(columns))
+        taken = taken.take(source)
+        names = [*(TARGET + name for name in rows.schema.names), *(SOURCE + name for name in taken.schema.names)]
+        return pa.RecordBatch.from_arrays([*rows.columns, *taken.columns], names=names)
+
+    # -- keys -----------------------------------------------------------------------------------------------------------------
+
+    def _found_keys(self, compared: Sequence[ComparedColumns], table: Json) -> Iterator[JoinKey]:
+        for key in compared:
+            field = find_field(table, key.column)
+            if field is None:
+                continue
+            try:
+                given = row_expression(key.source, self._clauses.of_source)
+            except NotDecided:
+                continue
+            names = [SOURCE + name for name in self._source.rows.schema.names]
+            rows = pa.RecordBatch.from_arrays(self._source.rows.columns, names=names)
+            mine = {"name": key.column, "type": type_to_json(given.data_type), "metadata": self._metadata(given.columns)}
+            one, other = field["type"], mine["type"]
+            same = one == other and (one in _SAME or (isinstance(one, str) and one.startswith("decimal")))
+            joins = (same or {one, other} <= DIGITS.keys()) if isinstance(one, str) and isinstance(other, str) else False
+            joins = joins and is_stored_plainly(field) and is_stored_plainly(mine)
+            yield JoinKey(key, field, mine, given.values(rows), joins)
+
+    def _metadata(self, columns: Sequence[str]) -> Json:
+        """Return the metadata of the only column that a key is made of."""
+        field = find_field(self._source.schema, columns[0].removeprefix(SOURCE)) if len(columns) == 1 else None
+        return {} if field is None else dict(field.get("metadata") or {})
+
+    def _key_table(self, values: dict[str, pa.Array], row: str) -> pa.Table:
+        """Return what is joined by: keys under numbers, and the position of each row.
+
+        Arrow joins no nulls: where nulls are equal, they are a value and a column that says so.
+        """
+        columns: dict[str, pa.Array] = {}
+        for number, key in enumerate(self._joined):
+            found = values[key.field["name"]]
+            if key.field["type"] in DIGITS:
+                found = found.cast(pa.int64())
+            if key.key.null_safe:
+                columns[f"null{number}"] = pc.is_null(found)
+                found = pc.fill_null(found, _zero(found.type))
+            columns[f"key{number}"] = found
+        length = len(next(iter(columns.values())))
+        return pa.table({**columns, row: array(range(length), pa.int64())})
+
+    # -- pairs ----------------------------------------------------------------------------------------------------------------
+
+    def _chunks(self, files: Sequence[ScanFile], positions: dict[str, int]) -> Iterator[pa.RecordBatch]:
+        """Yield the columns of conditions, with file and position, of many rows at a time."""
+        waiting: list[pa.RecordBatch] = []
+        rows = 0
+        for file, batch in self._work.reader.columns(self._read, files, self._selection()):
+            number = repeated(positions[file.path], batch.num_rows, pa.int32())
+            waiting.append(pa.RecordBatch.from_arrays([*batch.columns, number], names=[*batch.schema.names, "file"]))
+            rows += batch.num_rows
+            if rows >= _CHUNK_ROWS:
+                yield _joined(waiting)
+                waiting, rows = [], 0
+        if waiting:
+            yield _joined(waiting)
+
+    def _pairs(self, rows: pa.RecordBatch) -> Iterator[pa.Table]:
+        keys = self._key_table({name: rows.column(name) for name in {str(key.field["name"]) for key in self._joined}}, "target")
+        names = [name for name in keys.schema.names if name != "target"]
+        candidates = keys.join(self._source_keys, keys=names, join_type="inner").combine_chunks()
+        target, source = _indices(candidates.column("target")), _indices(candidates.column("source"))
+        both = self.both(rows.select(self._of_target).take(target), source, self._of_source)
+        match = self._condition.true(both)
+        target, source, both = target.filter(match), source.filter(match), both.filter(match)
+        yield self._table(rows, target, source, self._clauses.decide(both, self._matched))
+        if self._by_source:
+            every = array(range(rows.num_rows), pa.int64())
+            alone = every.filter(pc.invert(pc.is_in(every, value_set=target)))
+            left = rows.select(self._of_target).take(alone)
+            named = pa.RecordBatch.from_arrays(left.columns, names=[TARGET + name for name in left.schema.names])
+            clause = _decided_alone(self._clauses, named, self._by_source, len(alone))
+            applies = pc.is_valid(clause)
+            yield self._table(rows, alone.filter(applies), pa.nulls(applies.true_count, pa.int64()), clause.filter(applies))
+
+    def _table(self, rows: pa.RecordBatch, target: pa.Array, source: pa.Array, clause: pa.Array) -> pa.Table:
+        columns = [rows.column("file").take(target), rows.column(ROW).take(target), source, clause]
+        return pa.table(columns, schema=PAIRS)
+
+    # -- what need not be read ------------------------------------------------------------------------------------------------
+
+    def _selection(self) -> RowSelection | None:
+        """The rows of the table that have a value of the source in the first column; ``None`` for all."""
+        key = self._joined[0]
+        if self._by_source or key.key.null_safe:
+            return None
+        name, values = str(key.field["name"]), pc.unique(key.values).drop_null()
+        if key.field["type"] in DIGITS:
+
+            def wanted(rows: pa.RecordBatch) -> pa.BooleanArray:
+                return pc.is_in(rows.column(name).cast(pa.int64()), value_set=values.cast(pa.int64()))
+        else:
+
+            def wanted(rows: pa.RecordBatch) -> pa.BooleanArray:
+                return pc.is_in(rows.column(name), value_set=values)
+
+        return RowSelection(frozenset({name}), wanted, lambda footer, _names: [True] * footer.num_row_groups)
+
+    def _possible_files(self) -> list[ScanFile]:
+        """Return the files whose partitions may match."""
+        left = list(self._work.plan.files)
+        schema = self._work.reader.schema
+        in_path = {name.lower() for name in self._work.request.partition_columns}
+        for key in self._joined:
+            field = schema.find(str(key.field["name"]))
+            if field is None or field.name.lower() not in in_path or field.data_type.name == "timestamp":
+                continue
+            name = field.physical_name if self._work.plan.column_mapping != "none" else field.name
+            wanted = set(key.values.to_pylist()) if key.key.null_safe else set(key.values.drop_null().to_pylist())
+            texts = {partition_text(file.partition_values, name) for file in left}
+            kept = {text for text in texts if parse_partition_value(text, field.data_type, name) in wanted}
+            left = [file for file in left if partition_text(file.partition_values, name) in kept]
+        return left
+
+
+def _decided_alone(clauses: MergeClauses, rows: pa.RecordBatch, numbers: Sequence[int], length: int) -> pa.Array:
+    """Return the clauses of rows; a batch without columns does not know how many rows it has."""
+    if rows.num_columns:
+        return clauses.decide(rows, numbers)
+    return clauses.decide(pa.RecordBatch.from_arrays([pa.nulls(length)], names=["nothing"]), numbers)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def _indices(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks else pa.nulls(0, pa.int64())
+
+
+def _zero(kind: pa.DataType) -> pa.Scalar:
+    if pa.types.is_string(kind):
+        return scalar("")
+    if pa.types.is_binary(kind):
+        return scalar(b"")
+    if pa.types.is_boolean(kind):
+        return scalar(False)
+    if pa.types.is_date32(kind):
+        return scalar(0, pa.int32()).cast(kind)
+    return scalar(0, pa.int64()).cast(kind)
