@@ -157,14 +157,16 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A condition that only Spark can evaluate. Here its value is unknown, so it excludes nothing.
+    """A condition of another form. Its value for a file is unknown, so it excludes none; rows may decide it.
 
     :param text: Spark SQL, exactly as given.
     :param uses: columns it refers to.
+    :param own_order: whether strings in one of them are not compared by their bytes: only Spark can evaluate it.
     """
 
     text: str
     uses: tuple[ColumnReference, ...]
+    own_order: bool = False
 
     def __str__(self) -> str:
         return f"({self.text})"

@@ -38,6 +38,8 @@ _SPECIAL = {"nan": math.nan}
 _SPECIAL |= {sign + name: float(sign + "inf") for sign in ("", "+", "-") for name in ("inf", "infinity")}
 _TRUE = frozenset({"t", "true", "y", "yes", "1"})
 _FALSE = frozenset({"f", "false", "n", "no", "0"})
+TRUTHS = _TRUE | _FALSE
+"""Strings that are cast to booleans, in lower case."""
 
 
 class NotComparableError(ValueError):
@@ -334,7 +336,7 @@ def _boolean(constant: TypedLiteral) -> bool:
         return bool(constant.value)
     if constant.data_type.name == "string":
         folded = trimmed(constant.value).lower()
-        if folded in _TRUE | _FALSE:
+        if folded in TRUTHS:
             return folded in _TRUE
     return bool(_refuse(constant))
 

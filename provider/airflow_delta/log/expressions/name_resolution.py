@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_delta.contract.char_lengths import DECLARED, char_length
@@ -13,7 +13,7 @@ from airflow_delta.log.expressions.ast import (
     ColumnReference,
 )
 from airflow_delta.log.schema.suggestions import known_names
-from airflow_delta.log.schema.types import StructField, StructType
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
 
 _CHAR = re.compile(r"(?<!var)char\(")
 
@@ -24,6 +24,29 @@ class UnsupportedError(Exception):
     def __init__(self, node: Any) -> None:
         super().__init__()
         self.node = node
+
+
+def has_own_order(path: Sequence[StructField]) -> bool:
+    """Return whether strings at the end of a path, or inside it, are not compared by their bytes: a collation or ``char(n)``."""
+    last = path[-1].data_type
+    return any(map(_orders_itself, path)) or any(map(_orders_itself, _fields_in(last)))
+
+
+def _orders_itself(field: StructField) -> bool:
+    return COLLATIONS in field.metadata or _CHAR.search(str(field.metadata.get(DECLARED, "")).lower()) is not None
+
+
+def _fields_in(data_type: DataType) -> Iterator[StructField]:
+    match data_type:
+        case StructType(fields):
+            for field in fields:
+                yield field
+                yield from _fields_in(field.data_type)
+        case ArrayType(element):
+            yield from _fields_in(element)
+        case MapType(key, value):
+            yield from _fields_in(key)
+            yield from _fields_in(value)
 
 
 class Columns:
@@ -37,6 +60,18 @@ class Columns:
         self._what = f"The predicate {text!r}" if what is None else what
         self._schema = schema
         self._partitions = frozenset(name.lower() for name in partition_columns)
+
+    def has_own_order(self, names: Sequence[str]) -> bool:
+        """Return whether a column orders strings in its own way, see :func:`has_own_order`."""
+        struct: Any = self._schema
+        path: list[StructField] = []
+        for name in names:
+            found = struct.find(name) if isinstance(struct, StructType) else None
+            if found is None:
+                break
+            path.append(found)
+            struct = found.data_type
+        return bool(path) and has_own_order(path)
 
     def resolve(self, names: Sequence[str], *, inside: bool = False) -> ColumnReference:
         """Return the column of a path.

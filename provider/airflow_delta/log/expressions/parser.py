@@ -118,5 +118,6 @@ class _Parser:
                 raise UnsupportedError(node)
         if (problem := refused_function(text, session=False)) is not None:
             raise PredicateException(f"The predicate {self.text!r} {problem}. {_HINT}")
-        uses = [self.columns.resolve([part.name for part in column.parts], inside=True) for column in node.find_all(exp.Column)]
-        return Opaque(text, tuple(dict.fromkeys(uses)))
+        names = [[part.name for part in column.parts] for column in node.find_all(exp.Column)]
+        uses = [self.columns.resolve(parts, inside=True) for parts in names]
+        return Opaque(text, tuple(dict.fromkeys(uses)), any(map(self.columns.has_own_order, names)))
