@@ -61,7 +61,8 @@ def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_d
     assert "java False []" in done.stdout
     rows = sorted((row["id"], row["part"]) for row in readers.rows(f"{tables}/arrow_stages"))
     assert rows == [(2, "a"), (2, "b"), (10, "c"), (10, "d")]
-    assert sorted(row["id"] for row in readers.rows(f"{tables}/arrow_changes")) == [1, 3, 5]
+    changed = sorted((row["id"], row["part"]) for row in readers.rows(f"{tables}/arrow_changes"))
+    assert changed == [(1, "a"), (3, "b"), (5, "a!"), (7, "c")]
     assert len(readers.files(f"{tables}/arrow_changes")) == 1
 
     failed = run_dag("arrow_wrong")
@@ -124,6 +125,15 @@ def test_what_a_stage_cannot_be_is_said_when_the_dag_is_parsed():
 
     with pytest.raises(DeltaIllegalArgumentException, match=r"'with_spark' has engine=\"arrow\".*parameter spark"):
         with_spark()
+
+    @task.delta_merge(table="/lake/t", condition="target.id = source.id", engine="arrow")
+    def merges_with_spark(spark):
+        return spark
+
+    with pytest.raises(DeltaIllegalArgumentException, match=r"'merges_with_spark' has engine=\"arrow\".*parameter spark"):
+        merges_with_spark()
+    with pytest.raises(DeltaIllegalArgumentException, match="engine is 'duckdb'; it is one of 'spark', 'arrow'"):
+        task.delta_merge(engine="duckdb")
 
 
 @pytest.mark.s3

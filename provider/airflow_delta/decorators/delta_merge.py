@@ -1,4 +1,4 @@
-"""``@task.delta_merge``: a PySpark function whose DataFrame is merged into a table."""
+"""``@task.delta_merge``: a function whose rows are merged into a table: a DataFrame on Spark, or a frame in the worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, overload
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
 from airflow_delta.decorators.decorated import decorated_init, without_multiple_outputs
+from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.merge import DeltaMergePySparkOperator
+from airflow_delta.operators.merge_arrow import DeltaMergeArrowOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
@@ -20,20 +22,38 @@ class _DeltaMergeDecoratedOperator(DecoratedOperator, DeltaMergePySparkOperator)
     __init__ = decorated_init
 
 
+class _DeltaArrowMergeDecoratedOperator(DecoratedOperator, DeltaMergeArrowOperator):  # type: ignore[misc] # Airflow's execute calls ours
+    custom_operator_name = "@task.delta_merge"
+    template_fields = DeltaMergeArrowOperator.template_fields
+    __init__ = decorated_init
+
+
+_ENGINES: dict[str, type[DecoratedOperator]] = {
+    "spark": _DeltaMergeDecoratedOperator,
+    "arrow": _DeltaArrowMergeDecoratedOperator,
+}
+
+
 # Task[..., Any], whatever the function's own parameters: some of them are filled in by the task, not by who calls it.
 @overload
 def delta_merge_task(python_callable: Callable[..., Any], **kwargs: Any) -> Task[..., Any]: ...
 @overload
 def delta_merge_task(python_callable: None = None, **kwargs: Any) -> Callable[[Callable[..., Any]], Task[..., Any]]: ...
-def delta_merge_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-    """Turn a function that returns a DataFrame into a MERGE; ``@task.delta_merge`` is this function.
+def delta_merge_task(python_callable: Callable[..., Any] | None = None, *, engine: str = "spark", **kwargs: Any) -> Any:
+    """Turn a function that returns rows into a MERGE; ``@task.delta_merge`` is this function.
 
     :param python_callable: the function; it may name ``spark``, ``table`` and ``transaction`` among its parameters.
-    :param kwargs: parameters of :class:`~airflow_delta.operators.merge.DeltaMergeOperator` and of any Airflow task.
+    :param engine: ``spark``: it returns a Spark DataFrame; ``arrow``: a pyarrow Table or RecordBatchReader, a pandas or a Polars
+        frame, which the worker merges without Spark and without Java.
+    :param kwargs: parameters of :class:`~airflow_delta.operators.merge.DeltaMergeOperator` or
+        :class:`~airflow_delta.operators.merge_arrow.DeltaMergeArrowOperator`, and of any Airflow task.
+    :raises DeltaIllegalArgumentException: if there is no such engine.
     """
+    if engine not in _ENGINES:
+        raise DeltaIllegalArgumentException(f"engine is {engine!r}; it is one of {', '.join(map(repr, _ENGINES))}.")
     return task_decorator_factory(
         python_callable=python_callable,
         multiple_outputs=False,
-        decorated_operator_class=_DeltaMergeDecoratedOperator,
+        decorated_operator_class=_ENGINES[engine],
         **without_multiple_outputs("@task.delta_merge", kwargs),
     )

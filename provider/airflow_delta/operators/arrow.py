@@ -16,7 +16,7 @@ from airflow_delta.contract.sql_parameters import with_given
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
 from airflow_delta.tasks.declared import parameter
-from airflow_delta.tasks.functions import authors_own, call_function, injected_by, without_injected
+from airflow_delta.tasks.functions import authors_own, call_function, check_no_session, injected_by, without_injected
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.files_to_load import find_new_files, new_files, parse_new_files
 from airflow_delta.tasks.stage.new_rows import NewRowsParameters, check_publishes_alone
@@ -178,11 +178,7 @@ class DeltaStageArrowOperator(
         super().__init__(python_callable=visible, **kwargs)  # type: ignore[call-arg] # PythonOperator's
         self._found: SourceFiles | None = None
         self._check_new_files(inspect.signature(authors_own(python_callable)).parameters)
-        if "spark" in inspect.signature(authors_own(python_callable)).parameters:
-            raise DeltaIllegalArgumentException(
-                f'The stage {self.task_id!r} has engine="arrow", and its function a parameter spark: there is no Spark session. '
-                'Drop the parameter, or use engine="spark".'
-            )
+        check_no_session(python_callable, task_id=self.task_id)
         check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
 
     @staticmethod

@@ -91,6 +91,18 @@ def call_function(stage: Any, injected: Mapping[str, Any]) -> Any:
     return asyncio.run(result) if inspect.iscoroutine(result) else result
 
 
+def check_no_session(function: Callable[..., Any], *, task_id: str) -> None:
+    """Refuse a function that names the Spark session, for a task that has none.
+
+    :raises DeltaIllegalArgumentException: if it does.
+    """
+    if "spark" in inspect.signature(authors_own(function)).parameters:
+        raise DeltaIllegalArgumentException(
+            f'The task {task_id!r} has engine="arrow", and its function a parameter spark: there is no Spark session. '
+            'Drop the parameter, or use engine="spark".'
+        )
+
+
 _FRAMES = ("pandas.", "polars.", "pyarrow.")
 
 
@@ -105,8 +117,8 @@ def not_a_dataframe(task_id: str, result: Any, purpose: str) -> DeltaIllegalArgu
     if module.startswith(_FRAMES):
         convert = "spark.createDataFrame(frame.to_pandas())" if module.startswith("polars.") else "spark.createDataFrame(frame)"
         way_out = f"Return {convert}; the function gets the session if it has a parameter spark."
-        if purpose == "to write":
-            way_out = f'Set engine="arrow" to write it without Spark, or return {convert}.'
+        if purpose in ("to write", "to merge"):
+            way_out = f'Set engine="arrow" {purpose} it without Spark, or return {convert}.'
     elif result is None:
         way_out = "Return the DataFrame instead of writing it; to stop without writing, raise AirflowSkipException."
     else:

@@ -8,7 +8,7 @@ from datetime import datetime
 from airflow.sdk import dag, task
 
 from airflow_delta import delta_transaction
-from airflow_delta.operators.delete_update import DeltaDeleteOperator
+from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator, DeltaReorgOperator
 
 ROOT = os.environ["DELTA_EXAMPLES"]
@@ -53,7 +53,7 @@ def arrow_reads():
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
 def arrow_changes():
-    """Rows go in a transaction and alone, and what is left is compacted."""
+    """Rows are merged, change and go, in a transaction and alone, and what is left is compacted."""
     table = f"{ROOT}/arrow_changes"
     with delta_transaction("txn", table=table) as txn:
 
@@ -68,9 +68,25 @@ def arrow_changes():
             task_id="gone", predicate="id = :id AND part = 'a'", parameters={"id": 2}, after=[written], engine="arrow"
         )
     alone = DeltaDeleteOperator(task_id="alone", table=table, predicate="id IN (4, 6)", engine="arrow")
+    changed = DeltaUpdateOperator(
+        task_id="changed",
+        table=table,
+        set={"part": "concat(part, :more)"},
+        parameters={"more": "!"},
+        predicate="id > 3",
+        engine="arrow",
+    )
+
+    @task.delta_merge(table=table, condition="target.id = source.id", engine="arrow")
+    def merged(table, transaction):
+        import pandas as pd
+
+        assert (transaction.read_version, table.read("id = 3").num_rows) == (2, 1)
+        return pd.DataFrame({"id": [3, 7], "part": ["b", "c"]})
+
     compact = DeltaOptimizeOperator(task_id="compact", table=table, engine="arrow")
     purge = DeltaReorgOperator(task_id="purge", table=table, engine="arrow")
-    txn >> alone >> compact >> purge
+    txn >> alone >> changed >> merged() >> compact >> purge
 
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)

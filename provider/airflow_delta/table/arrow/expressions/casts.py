@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.arrow.arrays import scalar
-from airflow_delta.log.arrow.values import to_pylist
 from airflow_delta.log.expressions import literals
 from airflow_delta.log.schema.types import (
     BOOLEAN,
@@ -225,4 +224,3 @@ _TIMES: dict[tuple[str, str], Convert] = {
     ("timestamp", "timestamp_ntz"): without_zone,
     ("timestamp_ntz", "timestamp"): in_utc,
 }
-

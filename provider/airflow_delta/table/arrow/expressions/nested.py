@@ -87,6 +87,4 @@ def list_contains(operand: Part, value: Part) -> Part:
     plain = value.data_type in (STRING, BOOLEAN) or is_integral(value.data_type)
     if not plain and not isinstance(value.data_type, DecimalType):
         raise NotDecided(f"array_contains of {value.data_type} is not computed here")
-    return by_row(
-        BOOLEAN, lambda listed, wanted: True if wanted in listed else None if None in listed else False, operand, value
-    )
+    return by_row(BOOLEAN, lambda listed, wanted: True if wanted in listed else None if None in listed else False, operand, value)

@@ -10,8 +10,6 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from airflow_delta.contract.char_lengths import DECLARED
-from airflow_delta.contract.delta_names import COLLATIONS
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.expressions.literals import NULL
@@ -64,7 +62,7 @@ class RowExpression:
             ) from error
         except RowNotDecided as error:
             raise DeltaUnsupportedOperationException(
-                f"The expression {self.text!r} is evaluated for a row by Spark only: {error}. Use engine=\"spark\"."
+                f'The expression {self.text!r} is evaluated for a row by Spark only: {error}. Use engine="spark".'
             ) from error
 
     def true(self, batch: pa.RecordBatch) -> pa.BooleanArray:

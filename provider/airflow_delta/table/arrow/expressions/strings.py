@@ -181,9 +181,7 @@ def like(text: Part, pattern: Part, escape: Part | None = None, *, folded: bool 
 def _with_backslashes(pattern: str, mark: str) -> str:
     if mark == "\\":
         return pattern
-    return re.sub(
-        rf"{re.escape(mark)}(.)|\\", lambda found: "\\" + (found[1] or "\\"), pattern, flags=re.DOTALL
-    )
+    return re.sub(rf"{re.escape(mark)}(.)|\\", lambda found: "\\" + (found[1] or "\\"), pattern, flags=re.DOTALL)
 
 
 # -- digests ------------------------------------------------------------------------------------------------------------------
