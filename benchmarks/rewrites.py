@@ -27,7 +27,7 @@ FILES = 30
 
 WORK = {
     "DELETE of one customer in a hundred": ("delete", "customer = 77"),
-    # "UPDATE of one customer in a hundred": ("update", "customer = 77"),
+    "UPDATE of one customer in a hundred": ("update", "customer = 77"),
     "OPTIMIZE of 30 files": ("optimize", None),
 }
 
