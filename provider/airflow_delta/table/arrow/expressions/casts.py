@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.arrow.arrays import scalar
-from airflow_delta.log.arrow.values import to_pylist
 from airflow_delta.log.expressions import literals
 from airflow_delta.log.schema.types import (
     BOOLEAN,
@@ -24,7 +23,7 @@ from airflow_delta.log.schema.types import (
     arrow_type,
 )
 from airflow_delta.table.arrow.expressions.calendar import check_years, in_utc, midnight, utc_days, without_zone
-from airflow_delta.table.arrow.expressions.parts import Part, all_of, by_value, literal, strict
+from airflow_delta.table.arrow.expressions.parts import TypedPart, by_value, holds_everywhere, literal, strict
 from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
 
 Convert = Callable[["pa.Array"], "pa.Array"]
@@ -34,7 +33,7 @@ _WIDE = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
 _READ = frozenset({*INTEGRAL, *FLOATING, "boolean", "date", "timestamp", "timestamp_ntz", "binary"})
 
 
-def cast(operand: Part, target: DataType, *, tries: bool = False) -> Part:
+def cast_part(operand: TypedPart, target: DataType, *, tries: bool = False) -> TypedPart:
     """Return an operand cast to a type; Spark's implicit casts are the same.
 
     :param tries: what cannot be cast becomes null.
@@ -167,11 +166,11 @@ def _truncated(values: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     top = 1 << (_BITS[name] - 1)
     if name == "long":
         inside = pc.and_(pc.less(doubles, scalar(float(top))), pc.greater_equal(doubles, scalar(-float(top))))
-        if all_of(pc.or_(inside, pc.equal(doubles, scalar(float(top))))) and not all_of(inside):
+        if holds_everywhere(pc.or_(inside, pc.equal(doubles, scalar(float(top))))) and not holds_everywhere(inside):
             raise RowNotDecided("the number 9223372036854775808 becomes one less in Spark")
     else:
         inside = pc.and_(pc.less(doubles, scalar(float(top))), pc.greater(doubles, scalar(-float(top) - 1)))
-    if not all_of(inside):
+    if not holds_everywhere(inside):
         raise RowError(f"a number does not fit {name} (CAST_OVERFLOW)")
     return pc.trunc(doubles).cast(kind, safe=False)
 
@@ -225,4 +224,3 @@ _TIMES: dict[tuple[str, str], Convert] = {
     ("timestamp", "timestamp_ntz"): without_zone,
     ("timestamp_ntz", "timestamp"): in_utc,
 }
-

@@ -42,7 +42,7 @@ class Token:
         return self.value.upper() if self.kind in ("word", "mark") else ""
 
 
-def tokens_of(text: str) -> list[Token]:
+def expression_tokens(text: str) -> list[Token]:
     """Return the tokens of a text; the last one is its end.
 
     :raises NotDecided: if it has anything else.
