@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.schema.types import parse_type
-from airflow_delta.table.arrow.expressions.row_expression import RowExpression, columns_of, row_expression
+from airflow_delta.table.expressions.row_expression import RowExpression, columns_of, row_expression
 
 NAN, INFINITE = float("nan"), float("inf")
 ROWS = 46

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 
 from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.schema.types import BOOLEAN
-from airflow_delta.table.arrow.expressions.coercion import exactly, is_floating, to_common_type
-from airflow_delta.table.arrow.expressions.comparisons import comparison
-from airflow_delta.table.arrow.expressions.parts import PartRows, TypedPart, everywhere, literal, made, on_rows, strict, true_at
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.coercion import exactly, is_floating, to_common_type
+from airflow_delta.table.expressions.comparisons import comparison
+from airflow_delta.table.expressions.parts import PartRows, TypedPart, everywhere, literal, made, on_rows, strict, true_at
+from airflow_delta.table.expressions.problems import NotDecided
 
 
 def connected(connective: str, operands: Sequence[TypedPart]) -> TypedPart:

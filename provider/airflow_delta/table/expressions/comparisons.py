@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.schema.types import BOOLEAN, DataType
-from airflow_delta.table.arrow.expressions.coercion import is_floating, is_number, to_common_type, to_compared_types
-from airflow_delta.table.arrow.expressions.parts import PartRows, TypedPart, everywhere, made, on_rows, one_row, strict, true_at
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.coercion import is_floating, is_number, to_common_type, to_compared_types
+from airflow_delta.table.expressions.parts import PartRows, TypedPart, everywhere, made, on_rows, one_row, strict, true_at
+from airflow_delta.table.expressions.problems import NotDecided
 
 Compare = Callable[["pa.Array", "pa.Array"], "pa.BooleanArray"]
 

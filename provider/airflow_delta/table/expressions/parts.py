@@ -16,7 +16,7 @@ from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.arrow.values import to_pylist
 from airflow_delta.log.schema.types import DataType, arrow_type
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
+from airflow_delta.table.expressions.problems import NotDecided, RowError, RowNotDecided
 
 MAX_DEPTH = 100
 """Parts within parts; each is a few calls of Python."""

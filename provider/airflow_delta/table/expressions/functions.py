@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from airflow_delta.log.schema.types import STRING
-from airflow_delta.table.arrow.expressions import arithmetic, comparisons, conditions, nested, numbers, strings, times
-from airflow_delta.table.arrow.expressions.coercion import whole
-from airflow_delta.table.arrow.expressions.parts import TypedPart, literal
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions import arithmetic, comparisons, conditions, nested, numbers, strings, times
+from airflow_delta.table.expressions.coercion import whole
+from airflow_delta.table.expressions.parts import TypedPart, literal
+from airflow_delta.table.expressions.problems import NotDecided
 
 Make = Callable[..., TypedPart]
 _SPACE = literal(" ", STRING)

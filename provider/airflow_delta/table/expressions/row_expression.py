@@ -17,13 +17,13 @@ from airflow_delta.log.expressions.name_resolution import has_own_order
 from airflow_delta.log.expressions.refused import oversized
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.types import BOOLEAN, STRING, DataType, StructField, StructType
-from airflow_delta.table.arrow.expressions import functions, nested
-from airflow_delta.table.arrow.expressions.casts import cast_part
-from airflow_delta.table.arrow.expressions.conditions import branches
-from airflow_delta.table.arrow.expressions.parser import parse_expression
-from airflow_delta.table.arrow.expressions.parts import PartRows, TypedPart, literal, true_at
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
-from airflow_delta.table.arrow.expressions.syntax import Call, Case, Cast, Field, LiteralValue, Name, Syntax
+from airflow_delta.table.expressions import functions, nested
+from airflow_delta.table.expressions.casts import cast_part
+from airflow_delta.table.expressions.conditions import branches
+from airflow_delta.table.expressions.parser import parse_expression
+from airflow_delta.table.expressions.parts import PartRows, TypedPart, literal, true_at
+from airflow_delta.table.expressions.problems import NotDecided, RowError, RowNotDecided
+from airflow_delta.table.expressions.syntax import Call, Case, Cast, Field, LiteralValue, Name, Syntax
 
 Resolve = Callable[[tuple[str, ...]], "tuple[str, tuple[str, ...], DataType] | None"]
 """Finds a name as it is written: a column of the batch, the path of fields inside it, and the type; ``None`` if there is none."""
@@ -144,6 +144,8 @@ class _Binder:
                 return cast_part(self.part(operand), target, tries=tries)
             case Case(cases, otherwise):
                 conditions = [self.part(condition) for condition, _ in cases]
+                if any(condition.data_type == NULL for condition in conditions):
+                    raise NotDecided("NULL is not a condition of CASE in Spark")
                 values = [self.part(value) for _, value in cases]
                 return branches(conditions, values, None if otherwise is None else self.part(otherwise))
             case Call("struct", operands):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.table.arrow.expressions.problems import NotDecided
-from airflow_delta.table.arrow.expressions.row_expression import columns_of, row_expression
+from airflow_delta.table.expressions.problems import NotDecided
+from airflow_delta.table.expressions.row_expression import columns_of, row_expression
 from support.spark_expressions import awkward_rows, differences, schema, spark_view
 
 pytestmark = pytest.mark.spark
@@ -28,19 +28,19 @@ NUMBERS = ("whole", "floating", "decimal")
 FORMS = {
     "whole": [
         "({whole} + {whole})", "({whole} - {whole})", "({whole} * {whole})", "({whole} % {whole})", "({whole} div {whole})",
-        "-{whole}", "abs({whole})", "pmod({whole}, {whole})", "CAST({number} AS INT)", "CAST({number} AS BIGINT)",
+        "- {whole}", "abs({whole})", "pmod({whole}, {whole})", "CAST({number} AS INT)", "CAST({number} AS BIGINT)",
         "TRY_CAST({number} AS SMALLINT)", "length({string})", "instr({string}, {string})", "year({date})", "dayofweek({date})",
         "datediff({date}, {date})", "floor({floating})", "TRY_CAST({string} AS INT)", "({whole} & {whole})", "size(ar)",
         "hour({moment})", "CAST({truth} AS INT)", "nullif({whole}, 0)", "{any:whole}",
     ],
     "floating": [
         "({floating} + {number})", "({number} * {floating})", "({floating} - {floating})", "({floating} / {number})",
-        "({whole} / {whole})", "({floating} % {floating})", "-{floating}", "abs({floating})", "CAST({number} AS DOUBLE)",
+        "({whole} / {whole})", "({floating} % {floating})", "- {floating}", "abs({floating})", "CAST({number} AS DOUBLE)",
         "sqrt({number})", "sign({number})", "nanvl({floating}, {floating})", "CAST({floating} AS FLOAT)", "{any:floating}",
     ],
     "decimal": [
         "({decimal} + {decimal})", "({decimal} - {whole})", "({decimal} * {decimal})", "({whole} * {decimal})",
-        "({decimal} / {decimal})", "({decimal} / {whole})", "({decimal} % {decimal})", "-{decimal}", "abs({decimal})",
+        "({decimal} / {decimal})", "({decimal} / {whole})", "({decimal} % {decimal})", "- {decimal}", "abs({decimal})",
         "CAST({whole} AS DECIMAL(20,3))", "CAST({decimal} AS DECIMAL(12,1))", "round({decimal}, 1)", "ceil({decimal})",
         "bround({decimal})", "CAST({decimal} AS DECIMAL(38,6))", "{any:decimal}",
     ],
@@ -120,4 +120,5 @@ COUNT = int(os.environ.get("EXPRESSIONS_COUNT", "120"))
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + 2))
 def test_value_type_and_errors_are_those_of_spark(spark: Any, view: str, seed: int):
-    assert differences(spark, view, awkward_rows(), decided(seed, COUNT)) == []
+    problems = differences(spark, view, awkward_rows(), decided(seed, COUNT))
+    assert not problems, "\n".join(problems)

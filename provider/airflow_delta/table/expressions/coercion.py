@@ -17,9 +17,9 @@ from airflow_delta.log.schema.types import (
     DecimalType,
     PrimitiveType,
 )
-from airflow_delta.table.arrow.expressions.casts import cast_part
-from airflow_delta.table.arrow.expressions.parts import TypedPart, literal
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.casts import cast_part
+from airflow_delta.table.expressions.parts import TypedPart, literal
+from airflow_delta.table.expressions.problems import NotDecided
 
 MAX_PRECISION = 38
 _MIN_SCALE = 6  # that Spark keeps when a decimal would have too many digits

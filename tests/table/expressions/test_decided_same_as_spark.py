@@ -158,4 +158,5 @@ def view(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("kind", TABLE)
 def test_value_type_and_errors_are_those_of_spark(spark: Any, view: str, kind: str):
     texts = [text.strip() for text in TABLE[kind].split(";") if text.strip()]
-    assert differences(spark, view, awkward_rows(), texts) == []
+    problems = differences(spark, view, awkward_rows(), texts)
+    assert not problems, "\n".join(problems)

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from airflow_delta.log.expressions.like import like_pattern
 from airflow_delta.log.schema.types import BOOLEAN, INTEGER, LONG, STRING, PrimitiveType
-from airflow_delta.table.arrow.expressions.coercion import exactly, to_type, typed_text, whole
-from airflow_delta.table.arrow.expressions.parts import TypedPart, by_row, by_value, made, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowNotDecided
+from airflow_delta.table.expressions.coercion import exactly, to_type, typed_text, whole
+from airflow_delta.table.expressions.parts import TypedPart, by_row, by_value, made, strict
+from airflow_delta.table.expressions.problems import NotDecided, RowNotDecided
 
 BINARY = PrimitiveType("binary")
 _MAX_INT = (1 << 31) - 1

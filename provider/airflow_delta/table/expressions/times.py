@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.expressions.literals import NULL
 from airflow_delta.log.schema.types import DATE, INTEGER, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType
-from airflow_delta.table.arrow.expressions.calendar import check_years, without_zone
-from airflow_delta.table.arrow.expressions.casts import cast_part
-from airflow_delta.table.arrow.expressions.coercion import exactly, timed, to_type, whole
-from airflow_delta.table.arrow.expressions.parts import TypedPart, by_row, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
+from airflow_delta.table.expressions.calendar import check_years, without_zone
+from airflow_delta.table.expressions.casts import cast_part
+from airflow_delta.table.expressions.coercion import exactly, timed, to_type, whole
+from airflow_delta.table.expressions.parts import TypedPart, by_row, strict
+from airflow_delta.table.expressions.problems import NotDecided, RowError, RowNotDecided
 
 _DATE_PARTS: dict[str, Callable[[Any], Any]] = {
     "year": pc.year,

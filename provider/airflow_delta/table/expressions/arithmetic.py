@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.expressions.literals import NULL
 from airflow_delta.log.schema.types import DATE, DOUBLE, INTEGER, LONG, DecimalType
-from airflow_delta.table.arrow.expressions.calendar import check_years
-from airflow_delta.table.arrow.expressions.casts import rescaled
-from airflow_delta.table.arrow.expressions.coercion import (
+from airflow_delta.table.expressions.calendar import check_years
+from airflow_delta.table.expressions.casts import rescaled
+from airflow_delta.table.expressions.coercion import (
     bounded,
     common_type,
     decimal_operands,
@@ -25,8 +25,8 @@ from airflow_delta.table.arrow.expressions.coercion import (
     to_type,
     whole,
 )
-from airflow_delta.table.arrow.expressions.parts import TypedPart, by_row, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
+from airflow_delta.table.expressions.parts import TypedPart, by_row, strict
+from airflow_delta.table.expressions.problems import NotDecided, RowError, RowNotDecided
 
 _EXACT = decimal.Context(prec=400, Emax=10_000, Emin=-10_000)
 _MULTIPLIED = decimal.Context(prec=39, rounding=decimal.ROUND_HALF_DOWN)

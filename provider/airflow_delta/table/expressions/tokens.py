@@ -6,7 +6,7 @@ import re
 
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.expressions.string_literals import STRING
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.problems import NotDecided
 
 # No possessive quantifier on a group: Python before 3.11.5 matches them wrongly.
 _TOKEN = re.compile(

@@ -11,9 +11,9 @@ from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.expressions import literals
 from airflow_delta.log.expressions.string_literals import unescaped
 from airflow_delta.log.schema.types import BOOLEAN, STRING, DataType, PrimitiveType, parse_type
-from airflow_delta.table.arrow.expressions.problems import NotDecided
-from airflow_delta.table.arrow.expressions.syntax import Call, Case, Cast, Field, LiteralValue, Name, Syntax
-from airflow_delta.table.arrow.expressions.tokens import Token, expression_tokens, number_parts
+from airflow_delta.table.expressions.problems import NotDecided
+from airflow_delta.table.expressions.syntax import Call, Case, Cast, Field, LiteralValue, Name, Syntax
+from airflow_delta.table.expressions.tokens import Token, expression_tokens, number_parts
 
 NULL = LiteralValue(None, literals.NULL)
 

@@ -20,9 +20,9 @@ from airflow_delta.log.schema.types import (
     StructType,
     arrow_type,
 )
-from airflow_delta.table.arrow.expressions.coercion import is_floating, is_integral
-from airflow_delta.table.arrow.expressions.parts import PartRows, TypedPart, by_row, made, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.coercion import is_floating, is_integral
+from airflow_delta.table.expressions.parts import PartRows, TypedPart, by_row, made, strict
+from airflow_delta.table.expressions.problems import NotDecided
 
 
 def column(name: str, path: Sequence[str], data_type: DataType) -> TypedPart:

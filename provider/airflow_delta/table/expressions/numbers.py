@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow.compute as pc
 
 from airflow_delta.log.schema.types import DOUBLE, LONG, DecimalType
-from airflow_delta.table.arrow.expressions.casts import rescaled
-from airflow_delta.table.arrow.expressions.coercion import is_floating, is_integral, number, to_type
-from airflow_delta.table.arrow.expressions.parts import TypedPart, by_row, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.casts import rescaled
+from airflow_delta.table.expressions.coercion import is_floating, is_integral, number, to_type
+from airflow_delta.table.expressions.parts import TypedPart, by_row, strict
+from airflow_delta.table.expressions.problems import NotDecided
 
 _MAX_PRECISION = 38
 _LONGS = (-(1 << 63), (1 << 63) - 1)

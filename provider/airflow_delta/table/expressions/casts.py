@@ -22,9 +22,9 @@ from airflow_delta.log.schema.types import (
     DecimalType,
     arrow_type,
 )
-from airflow_delta.table.arrow.expressions.calendar import check_years, in_utc, midnight, utc_days, without_zone
-from airflow_delta.table.arrow.expressions.parts import TypedPart, by_value, holds_everywhere, literal, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
+from airflow_delta.table.expressions.calendar import check_years, in_utc, midnight, utc_days, without_zone
+from airflow_delta.table.expressions.parts import TypedPart, by_value, holds_everywhere, literal, strict
+from airflow_delta.table.expressions.problems import NotDecided, RowError, RowNotDecided
 
 Convert = Callable[["pa.Array"], "pa.Array"]
 
