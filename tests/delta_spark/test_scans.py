@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from airflow_delta.contract.payloads import ScanPlan, TransactionHandle
-from airflow_delta.exceptions import DeltaUnsupportedOperationException, PredicateException
+from airflow_delta.exceptions import DeltaUnsupportedOperationException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.deletion_vectors import (
@@ -231,17 +231,10 @@ def test_the_rows_of_a_scan_plan_are_those_that_delta_spark_reads(delta, made, n
     assert_same_rows(delta, made(name), predicate)
 
 
-ONLY_SPARK = {"v > id * 1.4 AND upper(p) LIKE 'P%0'", "id % 2 = 0 OR p = 'p %[1]ü 1' AND id < 50"}
-
-
 @pytest.mark.parametrize(("name", "predicate"), [case for case in CASES if "variants" not in case[0]])
 def test_the_same_rows_without_spark(delta, made, name, predicate):
     path = made(name)
     log = DeltaLog.for_table(str(path))
-    if predicate in ONLY_SPARK:
-        with pytest.raises(PredicateException, match="only Spark can evaluate"):
-            read_table(log, where=predicate)
-        return
     condition = "" if predicate is None else f" WHERE {predicate}"
     expected = delta.sql(f"SELECT * FROM {sql_name(path)}{condition}")
     assert rows_of(delta.createDataFrame(read_table(log, where=predicate).to_table())) == rows_of(expected) != []

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.schema.types import parse_type
-from airflow_delta.table.arrow.expressions.row_expression import RowExpression, columns_of, row_expression
+from airflow_delta.table.expressions.row_expression import RowExpression, columns_of, row_expression
 
 NAN, INFINITE = float("nan"), float("inf")
 ROWS = 46
@@ -56,7 +56,7 @@ _VALUES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
     "l": ("long", pa.int64(), [5, None, -(2**63), 2**63 - 1, 0, -1, 10**12]),
     "f": ("float", pa.float32(), [1.5, NAN, -0.0, None, 0.0, INFINITE, -INFINITE, 3.4e38, 0.1]),
     "d": ("double", pa.float64(), [NAN, 0.1, -0.0, 0.0, None, 1e308, -1.5, INFINITE, 2.5, -INFINITE, 5e-324]),
-    "c": ("decimal(10,2)", pa.decimal128(10, 2), list(map(Decimal, ["1.25", "-0.01", "99999999.99", "0", "-2.50"])) + [None]),
+    "c": ("decimal(10,2)", pa.decimal128(10, 2), [None, *map(Decimal, ["1.25", "-0.01", "99999999.99", "0", "-2.50"])]),
     "e": (
         "decimal(38,18)",
         pa.decimal128(38, 18),

@@ -18,9 +18,9 @@ from airflow_delta.log.expressions.arrow_rows import is_compared_exactly as is_c
 from airflow_delta.log.expressions.generated_expressions import references as references
 from airflow_delta.log.expressions.nodes import ColumnName as ColumnName
 from airflow_delta.log.expressions.nodes import calls_unknown as calls_unknown
-from airflow_delta.log.expressions.nodes import columns_of as columns_of
 from airflow_delta.log.expressions.nodes import equality_of as equality_of
 from airflow_delta.log.expressions.nodes import has_subquery as has_subquery
+from airflow_delta.log.expressions.nodes import named_columns as named_columns
 from airflow_delta.log.expressions.nodes import needs_other_rows as needs_other_rows
 from airflow_delta.log.expressions.predicate import Predicate as Predicate
 from airflow_delta.log.expressions.predicate import partition_texts as partition_texts

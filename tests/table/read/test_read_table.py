@@ -354,6 +354,12 @@ WHERE = [
     ("true", lambda row: True),
     ("false OR b", lambda row: row["b"] is True),
     ("x = X'6101'", lambda row: row["x"] == b"a\x01"),
+    ("upper(s) = 'A1' OR length(s) = 1 AND n < 3", lambda row: row["s"] == "a1" or (bool(row["s"]) and (row["n"] or 9) < 3)),
+    ("n <> 1 AND 6 / (n - 1) > 2", lambda row: row["n"] in (2, 3)),
+    ("n IS NULL OR n = 1 OR NOT 6 / (n - 1) > 2", lambda row: row["n"] in (None, 1, 7)),
+    ("coalesce(m * 2, 0) = 2", lambda row: row["m"] == 1),
+    ("n = n", lambda row: row["n"] is not None),
+    ("hour(t) BETWEEN 1 AND 2", lambda row: row["t"] is not None and row["t"].hour in (1, 2)),
 ]
 
 
@@ -430,8 +436,8 @@ def test_a_predicate_selects_what_spark_would(mixed, where, wanted):
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ("n = 1 AND upper(s) = 'A1'", "upper(s) = 'A1'"),
-        ("s = 1", "s = 1"),
+        ("n = 1 AND s RLIKE 'a'", "s RLIKE 'a'"),
+        ("n = 1 AND initcap(s) = 'A1'", "initcap() is a function that only Spark evaluates"),
         ("m = 123456789012345678901234567890123456789.5", "only Spark can evaluate"),
         ("unknown = 1", "unknown"),
         ("n =", "not valid"),
@@ -441,6 +447,12 @@ def test_a_predicate_that_cannot_be_decided_here_is_refused(mixed, where, messag
     with pytest.raises(PredicateException) as caught:
         read(mixed, where=where)
     assert message in str(caught.value)
+
+
+@pytest.mark.depends("sqlglot")
+def test_a_row_without_a_value_ends_the_reading(mixed):
+    with pytest.raises(DeltaAnalysisException, match=r"'s = 1'.*'a1' cannot be cast to bigint \(CAST_INVALID_INPUT\)"):
+        read(mixed, where="s = 1")
 
 
 # -- versions, columns, limits, files -----------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def column_of(node: Any) -> ColumnName | None:
     return ColumnName(tuple(part.name for part in node.parts), node.parts[0].meta.get("start"))
 
 
-def columns_of(tree: Any) -> Iterator[ColumnName]:
+def named_columns(tree: Any) -> Iterator[ColumnName]:
     """Yield the columns that an expression names."""
     yield from filter(None, map(column_of, tree.find_all(exp.Column)))
 

@@ -1,14 +1,15 @@
 """Which rows of a record batch a predicate selects: all of them and no others.
 
-Under SQL's three-valued logic, with the meaning of :attr:`~airflow_delta.log.expressions.predicate.Predicate.text` in Spark. What
-only Spark can evaluate is refused before anything is read.
+Under SQL's three-valued logic, with the meaning of :attr:`~airflow_delta.log.expressions.predicate.Predicate.text` in Spark (in
+ANSI mode). What only Spark can evaluate is refused before anything is read. As in Spark, an operand of ``AND`` or ``OR`` that
+may fail is evaluated only for rows that those before it do not decide.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +20,10 @@ from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.expressions import ast, evaluation
 from airflow_delta.log.expressions.arrow_rows import comparisons
-from airflow_delta.log.schema.types import FLOATING
+from airflow_delta.log.schema.types import BOOLEAN, FLOATING, DataType
+from airflow_delta.table.expressions.parts import scattered
+from airflow_delta.table.expressions.problems import NotDecided
+from airflow_delta.table.expressions.row_expression import RowExpression, row_expression
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
@@ -33,14 +37,18 @@ def check_decidable(predicate: Predicate, table: str, version: int) -> None:
     :raises PredicateException: names the first part that is not.
     """
     for part in _leaves(predicate.expression):
-        if isinstance(part, ast.Opaque):
+        if not isinstance(part, ast.Opaque):
+            continue
+        try:
+            _evaluator(part)
+        except NotDecided as error:
             raise PredicateException(
-                f"The condition {str(part)!r} on table {table} version {version} is one that only Spark can evaluate. "
-                "Without Spark, use comparisons of columns with literals, IN, BETWEEN, LIKE and IS NULL, and select among the "
-                "rows afterwards.",
+                f"The condition {str(part)!r} on table {table} version {version} is one that only Spark can evaluate: {error}. "
+                "Without Spark, use operators and functions of docs/operations/without-spark-expressions.md, and select among "
+                "the rows afterwards.",
                 table=table,
                 version=version,
-            )
+            ) from error
 
 
 def _leaves(expression: ast.Expression) -> list[ast.Expression]:
@@ -69,11 +77,13 @@ class _Rows:
         """Return where an expression is true and where it is unknown."""
         match expression:
             case ast.And(parts):
-                return reduce(pc.and_kleene, map(self.truth, parts))
+                return self._joined(parts, pc.and_kleene, decided_by=False)
             case ast.Or(parts):
-                return reduce(pc.or_kleene, map(self.truth, parts))
+                return self._joined(parts, pc.or_kleene, decided_by=True)
             case ast.Not(part):
                 return pc.invert(self.truth(part))
+            case ast.Opaque():
+                return _evaluator(expression).values(self._batch)
             case ast.Constant(value):
                 length = self._batch.num_rows
                 return pa.nulls(length, pa.bool_()) if value is None else repeated(value, length)
@@ -87,9 +97,20 @@ class _Rows:
             case ast.In(column, literals) if column.data_type.name in _DIRECT and all(i.value is not None for i in literals):
                 among = self._among(column, [literal.value for literal in literals])
                 return self._by_value(expression, column) if among is None else among
-            case ast.Opaque():
-                raise AssertionError(f"{expression} is not evaluated here")
         return self._by_value(expression, expression.column)
+
+    def _joined(self, parts: Sequence[ast.Expression], kernel: Callable[..., Any], *, decided_by: bool) -> pa.BooleanArray:
+        result = self.truth(parts[0])
+        for part in parts[1:]:
+            result = kernel(result, self._where(pc.fill_null(pc.not_equal(result, scalar(decided_by)), scalar(True)), part))
+        return result
+
+    def _where(self, mask: pa.BooleanArray, expression: ast.Expression) -> pa.BooleanArray:
+        """Return the truth of an expression, for rows of a mask at least."""
+        names = list(dict.fromkeys(column.path[0] for column in ast.columns(expression)))
+        if not names or not any(ast.opaque(expression)) or pc.all(mask).as_py() is not False:
+            return self.truth(expression)
+        return scattered(_Rows(self._batch.select(names).filter(mask)).truth(expression), mask)
 
     def _values(self, column: ast.ColumnReference) -> pa.Array:
         if column not in self._known:
@@ -135,6 +156,28 @@ class _Rows:
         result = array(truths, pa.bool_()).take(encoded.indices)
         of_null = evaluate({path: None})
         return result if of_null is None else pc.if_else(pc.is_valid(encoded.indices), result, scalar(of_null))
+
+
+@lru_cache(maxsize=64)
+def _evaluator(part: ast.Opaque) -> RowExpression:
+    """Return the expression of a condition that is not a comparison of a column with literals.
+
+    :raises NotDecided: if only Spark can evaluate it.
+    """
+    if part.own_order:
+        raise NotDecided("one of its columns has a collation, or is a char, which Spark compares in its own way")
+    uses = {tuple(name.lower() for name in column.path): column for column in part.uses}
+
+    def resolve(names: tuple[str, ...]) -> tuple[str, tuple[str, ...], DataType]:
+        column = uses.get(tuple(name.lower() for name in names))
+        if column is None:
+            raise NotDecided(f"{'.'.join(names)} is not a column, or a field of one")
+        return column.path[0], column.path[1:], column.data_type
+
+    found = row_expression(part.text, resolve)
+    if found.data_type != BOOLEAN:
+        raise NotDecided(f"its value is a {found.data_type}, not a boolean")
+    return found
 
 
 def _literals(wanted: Sequence[Any], kind: pa.DataType) -> pa.Array | None:

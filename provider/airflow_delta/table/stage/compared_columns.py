@@ -41,7 +41,7 @@ class Sides:
     def unknown(self, conjunct_texts: Iterable[str]) -> str | None:
         """Return a column that some conditions say is the table's, and that it does not have; ``None`` if there is none."""
         for text in conjunct_texts:
-            for column in heavy.columns_of(tree_of(text)):
+            for column in heavy.named_columns(tree_of(text)):
                 names = column.parts
                 aliased = len(names) > 1 and names[0].lower() == self.target and self.schema.find(names[0]) is None
                 if aliased and self.schema.find(names[1]) is None:

@@ -50,7 +50,7 @@ def of_table(text: str, schema: StructType, alias: str) -> str:
 
     :param alias: of the table.
     """
-    heads = [(column.parts[0], column.start) for column in heavy.columns_of(tree_of(text)) if column.start is not None]
+    heads = [(column.parts[0], column.start) for column in heavy.named_columns(tree_of(text)) if column.start is not None]
     found = {start for name, start in heads if name.lower() != alias.lower() and schema.find(name) is not None}
     prefix = "`" + alias.replace("`", "``") + "`."
     for start in sorted(found, reverse=True):

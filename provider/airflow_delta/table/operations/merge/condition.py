@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.exceptions import PredicateException
-from airflow_delta.log.expressions.nodes import column_of, columns_of, compared_texts
+from airflow_delta.log.expressions.nodes import column_of, compared_texts, named_columns
 from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of, tree_of
 from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.table.operations.merge.clauses import check_expression, refused
@@ -98,7 +98,7 @@ class MergeCondition:
         return found
 
     def _columns(self, text: str) -> Iterator[tuple[str, list[str]]]:
-        yield from map(self._sides.of, columns_of(tree_of(text)))
+        yield from map(self._sides.of, named_columns(tree_of(text)))
 
 
 def _without_alias(text: str, alias: str) -> str:

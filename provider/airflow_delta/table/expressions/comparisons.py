@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.schema.types import BOOLEAN, DataType
-from airflow_delta.table.arrow.expressions.coercion import is_floating, is_number, to_common_type, to_compared_types
-from airflow_delta.table.arrow.expressions.parts import Part, Rows, everywhere, made, on_rows, one_row, strict, true_at
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.coercion import is_floating, is_number, to_common_type, to_compared_types
+from airflow_delta.table.expressions.parts import PartRows, TypedPart, everywhere, made, on_rows, one_row, strict, true_at
+from airflow_delta.table.expressions.problems import NotDecided
 
 Compare = Callable[["pa.Array", "pa.Array"], "pa.BooleanArray"]
 
@@ -19,7 +19,7 @@ OPERATORS = ("=", "<>", "<", "<=", ">", ">=", "<=>")
 _COMPARED = frozenset({"string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"})
 
 
-def comparison(operator: str, left: Part, right: Part) -> Part:
+def comparison(operator: str, left: TypedPart, right: TypedPart) -> TypedPart:
     """Return the part ``left operator right``.
 
     :raises NotDecided: if their values are not compared here.
@@ -29,7 +29,7 @@ def comparison(operator: str, left: Part, right: Part) -> Part:
     if operator != "<=>":
         return strict(BOOLEAN, compare, left, right)
 
-    def same(rows: Rows) -> pa.BooleanArray:
+    def same(rows: PartRows) -> pa.BooleanArray:
         one, other = left.compute(rows), right.compute(rows)
         both_null = pc.and_(pc.is_null(one), pc.is_null(other))
         return pc.or_(both_null, true_at(compare(one, other)))
@@ -76,7 +76,7 @@ _FLOATING: dict[str, Compare] = {
 }
 
 
-def among(value: Part, listed: Sequence[Part]) -> Part:
+def among(value: TypedPart, listed: Sequence[TypedPart]) -> TypedPart:
     """Return the part ``value IN (listed)``: null if nothing matches and the value or one in the list is null."""
     if not listed:
         raise NotDecided("IN needs a list")
@@ -84,7 +84,7 @@ def among(value: Part, listed: Sequence[Part]) -> Part:
     equal = compare_of("=", value.data_type)
     constants = all(not part.columns for part in listed)
 
-    def found(rows: Rows) -> pa.BooleanArray:
+    def found(rows: PartRows) -> pa.BooleanArray:
         values = value.compute(rows)
         if constants and not is_floating(value.data_type):
             return _in_set(values, listed, rows.length)
@@ -101,7 +101,7 @@ def among(value: Part, listed: Sequence[Part]) -> Part:
     return made(BOOLEAN, found, (value, *listed))
 
 
-def _in_set(values: pa.Array, listed: Sequence[Part], length: int) -> pa.BooleanArray:
+def _in_set(values: pa.Array, listed: Sequence[TypedPart], length: int) -> pa.BooleanArray:
     wanted = pa.concat_arrays([part.compute(one_row()) for part in listed])
     if pa.types.is_null(wanted.type):
         return pa.nulls(length, pa.bool_())
@@ -110,7 +110,7 @@ def _in_set(values: pa.Array, listed: Sequence[Part], length: int) -> pa.Boolean
     return pc.if_else(known, matched, scalar(None, pa.bool_()))
 
 
-def extreme(operator: str, parts: Sequence[Part]) -> Part:
+def extreme(operator: str, parts: Sequence[TypedPart]) -> TypedPart:
     """Return the greatest (``>``) or least (``<``) of values that are not null; null if all are."""
     if len(parts) < 2:
         raise NotDecided("greatest and least need two values")
@@ -120,7 +120,7 @@ def extreme(operator: str, parts: Sequence[Part]) -> Part:
         raise NotDecided("untyped nulls are not compared here")
     better = compare_of(operator, data_type)
 
-    def found(rows: Rows) -> pa.Array:
+    def found(rows: PartRows) -> pa.Array:
         best = parts[0].compute(rows)
         for part in parts[1:]:
             values = part.compute(rows)

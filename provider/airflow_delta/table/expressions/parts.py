@@ -16,14 +16,14 @@ from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.arrow.values import to_pylist
 from airflow_delta.log.schema.types import DataType, arrow_type
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
+from airflow_delta.table.expressions.problems import NotDecided, RowError, RowNotDecided
 
 MAX_DEPTH = 100
 """Parts within parts; each is a few calls of Python."""
 
 
-class Rows:
-    """Rows to compute an expression on: columns by name."""
+class PartRows:
+    """PartRows to compute an expression on: columns by name."""
 
     def __init__(self, column: Callable[[str], pa.Array], length: int) -> None:
         self._column = column
@@ -36,16 +36,16 @@ class Rows:
             self._known[name] = self._column(name)
         return self._known[name]
 
-    def where(self, mask: pa.BooleanArray, count: int) -> Rows:
+    def where(self, mask: pa.BooleanArray, count: int) -> PartRows:
         """Return the rows where a mask is true, which are so many."""
-        return Rows(lambda name: self.column(name).filter(mask), count)
+        return PartRows(lambda name: self.column(name).filter(mask), count)
 
 
-Compute = Callable[[Rows], "pa.Array"]
+Compute = Callable[[PartRows], "pa.Array"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class TypedPart:
     """A part of an expression.
 
     :param compute: gives a value of :attr:`kind` for each row.
@@ -73,25 +73,25 @@ class Part:
         return to_pylist(self.compute(one_row()))[0]
 
 
-def one_row() -> Rows:
+def one_row() -> PartRows:
     """Return a row without columns, for parts that read none."""
-    return Rows(_no_column, 1)
+    return PartRows(_no_column, 1)
 
 
 def _no_column(name: str) -> pa.Array:
     raise AssertionError(f"column {name} is not constant")
 
 
-def literal(value: Any, data_type: DataType, *, is_literal: bool = True) -> Part:
+def literal(value: Any, data_type: DataType, *, is_literal: bool = True) -> TypedPart:
     """Return the part that is a value of Python."""
     kind = arrow_type(data_type)
     if value is None:
-        return Part(data_type, lambda rows: pa.nulls(rows.length, kind), is_literal=is_literal)
+        return TypedPart(data_type, lambda rows: pa.nulls(rows.length, kind), is_literal=is_literal)
     held = array([value], kind)[0]
-    return Part(data_type, lambda rows: pa.repeat(held, rows.length), is_literal=is_literal)
+    return TypedPart(data_type, lambda rows: pa.repeat(held, rows.length), is_literal=is_literal)
 
 
-def made(data_type: DataType, compute: Compute, operands: Sequence[Part], *, fails: bool = False) -> Part:
+def made(data_type: DataType, compute: Compute, operands: Sequence[TypedPart], *, fails: bool = False) -> TypedPart:
     """Return a part of others; if all are constant, it is computed at once.
 
     :raises NotDecided: if it is nested too deeply; if a constant part fails, which Spark may find out without any row.
@@ -102,16 +102,19 @@ def made(data_type: DataType, compute: Compute, operands: Sequence[Part], *, fai
         raise NotDecided("it is nested too deeply")
     fails = fails or any(part.fails for part in operands)
     if columns:
-        return Part(data_type, compute, columns, fails, depth=depth)
+        return TypedPart(data_type, compute, columns, fails, depth=depth)
     try:
         held = compute(one_row())[0]
     except (RowError, RowNotDecided) as error:
         raise NotDecided(f"a constant part of it has no value here: {error}") from error
-    return Part(data_type, lambda rows: pa.repeat(held, rows.length), depth=1)
+    return TypedPart(data_type, lambda rows: pa.repeat(held, rows.length), depth=1)
 
 
-def on_rows(part: Part, rows: Rows, mask: pa.BooleanArray) -> pa.Array:
-    """Return the values of a part where a mask (without nulls) is true. Others are null, or the part's value if it cannot fail."""
+def on_rows(part: TypedPart, rows: PartRows, mask: pa.BooleanArray) -> pa.Array:
+    """Return the values of a part where a mask is true; others are null, or its values if it cannot fail.
+
+    :param mask: without nulls.
+    """
     if not part.fails:
         return part.compute(rows)
     count = pc.sum(mask).as_py() or 0
@@ -131,11 +134,11 @@ def scattered(values: pa.Array, mask: pa.BooleanArray) -> pa.Array:
 def strict(
     data_type: DataType,
     function: Callable[..., pa.Array],
-    *operands: Part,
+    *operands: TypedPart,
     fails: bool = False,
     present_only: bool = False,
     order: Sequence[int] | None = None,
-) -> Part:
+) -> TypedPart:
     """Return a part that is null if one of its operands is, of which those after a null are not evaluated.
 
     :param function: from arrays to an array.
@@ -146,7 +149,7 @@ def strict(
     kind = arrow_type(data_type)
     order = range(len(operands)) if order is None else order
 
-    def compute(rows: Rows) -> pa.Array:
+    def compute(rows: PartRows) -> pa.Array:
         values: dict[int, pa.Array] = {}
         present: pa.BooleanArray | None = None
         for number in order:
@@ -165,7 +168,7 @@ def strict(
     return made(data_type, compute, operands, fails=fails)
 
 
-def by_row(data_type: DataType, function: Callable[..., Any], *operands: Part, fails: bool = False) -> Part:
+def by_row(data_type: DataType, function: Callable[..., Any], *operands: TypedPart, fails: bool = False) -> TypedPart:
     """Return a part that a function computes from the values in Python of its operands, none of which is null."""
     kind = arrow_type(data_type)
 
@@ -182,7 +185,7 @@ def by_value(function: Callable[[Any], Any], values: pa.Array, kind: pa.DataType
     return array(found, kind).take(encoded.indices)
 
 
-def all_of(values: pa.BooleanArray) -> bool:
+def holds_everywhere(values: pa.BooleanArray) -> bool:
     """Return whether a condition is true wherever it is not null."""
     return pc.all(values).as_py() is not False
 

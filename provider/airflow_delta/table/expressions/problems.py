@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class NotDecided(Exception):
-    """Part of an expression that only Spark evaluates; names it and says why."""
+    """TypedPart of an expression that only Spark evaluates; names it and says why."""
 
 
 class RowError(Exception):

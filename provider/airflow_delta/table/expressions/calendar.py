@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.arrow.arrays import EPOCH_DAY, scalar
-from airflow_delta.table.arrow.expressions.problems import RowNotDecided
+from airflow_delta.table.expressions.problems import RowNotDecided
 
 _FIRST = dt.date.min.toordinal() - EPOCH_DAY
 _LAST = dt.date.max.toordinal() - EPOCH_DAY

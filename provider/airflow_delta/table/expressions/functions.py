@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from airflow_delta.log.schema.types import STRING
-from airflow_delta.table.arrow.expressions import arithmetic, comparisons, conditions, nested, numbers, strings, times
-from airflow_delta.table.arrow.expressions.coercion import whole
-from airflow_delta.table.arrow.expressions.parts import Part, literal
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions import arithmetic, comparisons, conditions, nested, numbers, strings, times
+from airflow_delta.table.expressions.coercion import whole
+from airflow_delta.table.expressions.parts import TypedPart, literal
+from airflow_delta.table.expressions.problems import NotDecided
 
-Make = Callable[..., Part]
+Make = Callable[..., TypedPart]
 _SPACE = literal(" ", STRING)
 
 
@@ -21,7 +21,7 @@ def _any_number(make: Make) -> Make:
     return lambda *operands: make(operands)
 
 
-def _between(value: Part, low: Part, high: Part) -> Part:
+def _between(value: TypedPart, low: TypedPart, high: TypedPart) -> TypedPart:
     return conditions.connected("and", [comparisons.comparison(">=", value, low), comparisons.comparison("<=", value, high)])
 
 
@@ -30,18 +30,18 @@ def _padded(before: bool) -> Make:
 
 
 def _trimmed(*, start: bool = False, end: bool = False) -> Make:
-    return lambda operand: strings.trimmed(operand, start=start, end=end)
+    return lambda operand: strings.trimmed_text(operand, start=start, end=end)
 
 
 def _add_days(operator: str) -> Make:
     return lambda day, days: arithmetic.add_days(times.day_of(day), whole(days), operator)
 
 
-def _days_between(end: Part, start: Part) -> Part:
+def _days_between(end: TypedPart, start: TypedPart) -> TypedPart:
     return arithmetic.days_between(times.day_of(end), times.day_of(start))
 
 
-def _two(*operands: Part) -> Part:
+def _two(*operands: TypedPart) -> TypedPart:
     if len(operands) != 2:
         raise NotDecided("it takes two values")
     return conditions.first_present(operands)
@@ -120,8 +120,8 @@ FUNCTIONS: Mapping[str, Make] = {
     "ceil": partial(numbers.toward, name="ceil"),
     "ceiling": partial(numbers.toward, name="ceil"),
     "floor": partial(numbers.toward, name="floor"),
-    "round": lambda value, scale=None: numbers.rounded(value, scale, to_even=False),
-    "bround": lambda value, scale=None: numbers.rounded(value, scale, to_even=True),
+    "round": lambda value, scale=None: numbers.rounded_number(value, scale, to_even=False),
+    "bround": lambda value, scale=None: numbers.rounded_number(value, scale, to_even=True),
     "sign": numbers.sign,
     "signum": numbers.sign,
     "sqrt": numbers.square_root,
@@ -138,14 +138,14 @@ FUNCTIONS: Mapping[str, Make] = {
     "trunc": times.truncated_date,
     "date_trunc": times.truncated_time,
     "named_struct": _any_number(nested.struct),
-    "size": nested.size,
-    "cardinality": nested.size,
+    "size": nested.size_of,
+    "cardinality": nested.size_of,
     "array_contains": nested.list_contains,
 }
 """By their names in lower case."""
 
 
-def make(name: str, operands: tuple[Part, ...]) -> Part:
+def make(name: str, operands: tuple[TypedPart, ...]) -> TypedPart:
     """Return the part that an operator or a function makes of its operands.
 
     :raises NotDecided: if it is not decided here.
@@ -157,5 +157,5 @@ def make(name: str, operands: tuple[Part, ...]) -> Part:
         inspect.signature(found).bind(*operands)
     except TypeError as error:
         raise NotDecided(f"{name} with {len(operands)} operands is not evaluated here") from error
-    made: Part = found(*operands)
+    made: TypedPart = found(*operands)
     return made

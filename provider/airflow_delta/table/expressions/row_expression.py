@@ -17,13 +17,13 @@ from airflow_delta.log.expressions.name_resolution import has_own_order
 from airflow_delta.log.expressions.refused import oversized
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.types import BOOLEAN, STRING, DataType, StructField, StructType
-from airflow_delta.table.arrow.expressions import functions, nested
-from airflow_delta.table.arrow.expressions.casts import cast
-from airflow_delta.table.arrow.expressions.conditions import branches
-from airflow_delta.table.arrow.expressions.parser import parse
-from airflow_delta.table.arrow.expressions.parts import Part, Rows, literal, true_at
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
-from airflow_delta.table.arrow.expressions.syntax import Call, Case, Cast, Field, Literal, Name, Syntax
+from airflow_delta.table.expressions import functions, nested
+from airflow_delta.table.expressions.casts import cast_part
+from airflow_delta.table.expressions.conditions import branches
+from airflow_delta.table.expressions.parser import parse_expression
+from airflow_delta.table.expressions.parts import PartRows, TypedPart, literal, true_at
+from airflow_delta.table.expressions.problems import NotDecided, RowError, RowNotDecided
+from airflow_delta.table.expressions.syntax import Call, Case, Cast, Field, LiteralValue, Name, Syntax
 
 Resolve = Callable[[tuple[str, ...]], "tuple[str, tuple[str, ...], DataType] | None"]
 """Finds a name as it is written: a column of the batch, the path of fields inside it, and the type; ``None`` if there is none."""
@@ -41,7 +41,7 @@ class RowExpression:
     text: str
     data_type: DataType
     columns: tuple[str, ...]
-    _part: Part
+    _part: TypedPart
 
     @property
     def is_constant(self) -> bool:
@@ -55,7 +55,7 @@ class RowExpression:
         :raises DeltaUnsupportedOperationException: if the value for a row may differ from Spark's.
         """
         try:
-            return self._part.compute(Rows(batch.column, batch.num_rows))
+            return self._part.compute(PartRows(batch.column, batch.num_rows))
         except RowError as error:
             raise DeltaAnalysisException(
                 f"The expression {self.text!r} has no value for a row: {error}. Correct the row, or use try_cast, nullif or CASE."
@@ -89,7 +89,7 @@ def row_expression(text: str, resolve: Resolve) -> RowExpression:
     if "${" in text:
         raise NotDecided("Spark replaces ${ by a variable")
     try:
-        part = _Binder(text, resolve).part(parse(text))
+        part = _Binder(text, resolve).part(parse_expression(text))
     except NotDecided as error:
         _check_syntax(text, error)
     except RecursionError as error:
@@ -131,19 +131,21 @@ class _Binder:
         self.text = text
         self.resolve = resolve
 
-    def part(self, syntax: Syntax) -> Part:
+    def part(self, syntax: Syntax) -> TypedPart:
         """Return what a part of the expression says, with types."""
         match syntax:
-            case Literal(value, data_type):
+            case LiteralValue(value, data_type):
                 return literal(value, data_type)
             case Name(parts):
                 return self.named(parts)
             case Field(base, name):
                 return nested.field(self.part(base), name)
             case Cast(operand, target, tries):
-                return cast(self.part(operand), target, tries=tries)
+                return cast_part(self.part(operand), target, tries=tries)
             case Case(cases, otherwise):
                 conditions = [self.part(condition) for condition, _ in cases]
+                if any(condition.data_type == NULL for condition in conditions):
+                    raise NotDecided("NULL is not a condition of CASE in Spark")
                 values = [self.part(value) for _, value in cases]
                 return branches(conditions, values, None if otherwise is None else self.part(otherwise))
             case Call("struct", operands):
@@ -151,16 +153,16 @@ class _Binder:
             case Call(name, operands):
                 return functions.make(name, tuple(map(self.part, operands)))
 
-    def named(self, parts: tuple[str, ...]) -> Part:
+    def named(self, parts: tuple[str, ...]) -> TypedPart:
         found = self.resolve(parts)
         if found is not None:
             name, path, data_type = found
             return nested.column(name, path, data_type)
         raise DeltaAnalysisException(f"The expression {self.text!r} names the column {'.'.join(parts)!r}, which does not exist")
 
-    def struct(self, operands: tuple[Syntax, ...]) -> Part:
+    def struct(self, operands: tuple[Syntax, ...]) -> TypedPart:
         """Return ``struct(a, b)``, whose fields have the names of the columns, or of their places."""
-        found: list[Part] = []
+        found: list[TypedPart] = []
         for number, operand in enumerate(operands, start=1):
             name = operand.parts[-1] if isinstance(operand, Name) else f"col{number}"
             if isinstance(operand, Field):

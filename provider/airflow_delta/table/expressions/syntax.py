@@ -9,7 +9,7 @@ from airflow_delta.log.schema.types import DataType
 
 
 @dataclass(frozen=True, slots=True)
-class Literal:
+class LiteralValue:
     """A literal. ``None`` of type void is ``NULL``."""
 
     value: Any
@@ -56,4 +56,4 @@ class Case:
     otherwise: Syntax | None
 
 
-Syntax = Literal | Name | Field | Call | Cast | Case
+Syntax = LiteralValue | Name | Field | Call | Cast | Case

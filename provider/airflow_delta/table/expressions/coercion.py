@@ -17,9 +17,9 @@ from airflow_delta.log.schema.types import (
     DecimalType,
     PrimitiveType,
 )
-from airflow_delta.table.arrow.expressions.casts import cast
-from airflow_delta.table.arrow.expressions.parts import Part, literal
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.casts import cast_part
+from airflow_delta.table.expressions.parts import TypedPart, literal
+from airflow_delta.table.expressions.problems import NotDecided
 
 MAX_PRECISION = 38
 _MIN_SCALE = 6  # that Spark keeps when a decimal would have too many digits
@@ -104,14 +104,14 @@ def compared_type(left: DataType, right: DataType) -> DataType:
     return common_type(left, right)
 
 
-def to_type(part: Part, target: DataType) -> Part:
+def to_type(part: TypedPart, target: DataType) -> TypedPart:
     """Return a part, cast unless it is of the type."""
     if part.data_type == target:
         return part
-    return literal(None, target, is_literal=False) if part.data_type == NULL else cast(part, target)
+    return literal(None, target, is_literal=False) if part.data_type == NULL else cast_part(part, target)
 
 
-def to_common_type(parts: Sequence[Part]) -> list[Part]:
+def to_common_type(parts: Sequence[TypedPart]) -> list[TypedPart]:
     """Return parts, all cast to the type common to them: of branches, and of the operands of many functions.
 
     :raises NotDecided: as :func:`common_type`.
@@ -120,7 +120,7 @@ def to_common_type(parts: Sequence[Part]) -> list[Part]:
     return [to_type(part, target) for part in parts]
 
 
-def to_compared_types(left: Part, right: Part) -> tuple[Part, Part]:
+def to_compared_types(left: TypedPart, right: TypedPart) -> tuple[TypedPart, TypedPart]:
     """Return two parts as they are compared, see :func:`compared_type`."""
     if isinstance(left.data_type, DecimalType) or isinstance(right.data_type, DecimalType):
         left, right = decimal_operands(left, right)
@@ -128,14 +128,14 @@ def to_compared_types(left: Part, right: Part) -> tuple[Part, Part]:
     return to_type(left, target), to_type(right, target)
 
 
-def decimal_operands(left: Part, right: Part) -> tuple[Part, Part]:
+def decimal_operands(left: TypedPart, right: TypedPart) -> tuple[TypedPart, TypedPart]:
     """Return two numbers of which one is a decimal: whole ones as decimals, of just their digits if they are literals."""
     if is_floating(left.data_type) or is_floating(right.data_type):
         return to_type(left, DOUBLE), to_type(right, DOUBLE)
     return _as_decimal(left, right), _as_decimal(right, left)
 
 
-def _as_decimal(part: Part, other: Part) -> Part:
+def _as_decimal(part: TypedPart, other: TypedPart) -> TypedPart:
     if part.data_type == NULL:
         return to_type(part, other.data_type)
     if not is_integral(part.data_type):
@@ -145,7 +145,7 @@ def _as_decimal(part: Part, other: Part) -> Part:
     return to_type(part, decimal_of(part.data_type))
 
 
-def typed_text(part: Part) -> Part:
+def typed_text(part: TypedPart) -> TypedPart:
     """Return a string operand of a function.
 
     :raises NotDecided: if it is of another type, which Spark may cast.
@@ -153,7 +153,7 @@ def typed_text(part: Part) -> Part:
     return exactly(part, STRING)
 
 
-def exactly(part: Part, *allowed: DataType) -> Part:
+def exactly(part: TypedPart, *allowed: DataType) -> TypedPart:
     """Return an operand that must be of one of some types; ``NULL`` becomes the first one.
 
     :raises NotDecided: if it is of another type, which Spark may cast.
@@ -165,7 +165,7 @@ def exactly(part: Part, *allowed: DataType) -> Part:
     return part
 
 
-def whole(part: Part) -> Part:
+def whole(part: TypedPart) -> TypedPart:
     """Return an operand of a function as an int.
 
     :raises NotDecided: if it is of a type with other values.
@@ -176,7 +176,7 @@ def whole(part: Part) -> Part:
     return exactly(part, integer)
 
 
-def number(part: Part) -> Part:
+def number(part: TypedPart) -> TypedPart:
     """Return an operand of a function as a double.
 
     :raises NotDecided: if it is not a number.
@@ -186,9 +186,9 @@ def number(part: Part) -> Part:
     return to_type(part, DOUBLE)
 
 
-def timed(part: Part) -> Part:
+def timed(part: TypedPart) -> TypedPart:
     """Return an operand of a function as a timestamp.
 
     :raises NotDecided: if it is neither a date nor a timestamp.
     """
-    return exactly(part if part.data_type.name not in ("date", "timestamp_ntz") else cast(part, TIMESTAMP), TIMESTAMP)
+    return exactly(part if part.data_type.name not in ("date", "timestamp_ntz") else cast_part(part, TIMESTAMP), TIMESTAMP)

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from airflow_delta.log.expressions.like import like_pattern
 from airflow_delta.log.schema.types import BOOLEAN, INTEGER, LONG, STRING, PrimitiveType
-from airflow_delta.table.arrow.expressions.coercion import exactly, to_type, typed_text, whole
-from airflow_delta.table.arrow.expressions.parts import Part, by_row, by_value, made, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowNotDecided
+from airflow_delta.table.expressions.coercion import exactly, to_type, typed_text, whole
+from airflow_delta.table.expressions.parts import TypedPart, by_row, by_value, made, strict
+from airflow_delta.table.expressions.problems import NotDecided, RowNotDecided
 
 BINARY = PrimitiveType("binary")
 _MAX_INT = (1 << 31) - 1
@@ -27,7 +27,7 @@ _SURE_CASE = 0x180  # letters before it have had their case in all versions of U
 _SPECIAL = frozenset("\u0130\u0131\u0149\u017f\u00b5")
 
 
-def concatenated(operands: Sequence[Part]) -> Part:
+def concatenated(operands: Sequence[TypedPart]) -> TypedPart:
     """Return the part ``concat(operands)``, all of which are evaluated."""
     if not operands:
         raise NotDecided("concat needs a string")
@@ -41,19 +41,19 @@ def concatenated(operands: Sequence[Part]) -> Part:
     return made(STRING, compute, parts)
 
 
-def mapped(function: Any, operand: Part, *, fails: bool = False) -> Part:
+def mapped(function: Any, operand: TypedPart, *, fails: bool = False) -> TypedPart:
     """Return the part that a function makes of each distinct string."""
     return strict(
         STRING, lambda values: by_value(function, values, pa.string()), typed_text(operand), fails=fails, present_only=fails
     )
 
 
-def upper(operand: Part) -> Part:
+def upper(operand: TypedPart) -> TypedPart:
     """Return the part ``upper(operand)``."""
     return mapped(lambda text: _checked_case(text).upper(), operand, fails=True)
 
 
-def lower(operand: Part) -> Part:
+def lower(operand: TypedPart) -> TypedPart:
     """Return the part ``lower(operand)``."""
     return mapped(lambda text: _checked_case(text).lower(), operand, fails=True)
 
@@ -71,14 +71,14 @@ def _has_sure_case(letter: str) -> bool:
     return letter.upper() == letter.lower() == letter and unicodedata.category(letter) not in ("Cn", "Mn", "Lu", "Ll", "Lt", "Lm")
 
 
-def length(operand: Part) -> Part:
+def length(operand: TypedPart) -> TypedPart:
     """Return the part ``length(operand)``: characters of a string, bytes of a binary value."""
     if operand.data_type == BINARY:
         return strict(INTEGER, pc.binary_length, operand)
     return strict(INTEGER, pc.utf8_length, typed_text(operand))
 
 
-def substring(text: Part, position: Part, count: Part | None = None) -> Part:
+def substring(text: TypedPart, position: TypedPart, count: TypedPart | None = None) -> TypedPart:
     """Return the part ``substring(text, position, count)``."""
     parts = [typed_text(text), whole(position), *([] if count is None else [whole(count)])]
     return by_row(STRING, _substring, *parts)
@@ -90,23 +90,23 @@ def _substring(text: str, position: int, count: int = _MAX_INT) -> str:
     return text[max(start, 0) : end] if end > max(start, 0) else ""
 
 
-def left(text: Part, count: Part) -> Part:
+def left(text: TypedPart, count: TypedPart) -> TypedPart:
     """Return the part ``left(text, count)``."""
     return by_row(STRING, lambda value, most: value[: max(most, 0)], typed_text(text), whole(count))
 
 
-def right(text: Part, count: Part) -> Part:
+def right(text: TypedPart, count: TypedPart) -> TypedPart:
     """Return the part ``right(text, count)``."""
     return by_row(STRING, lambda value, most: value[-most:] if most > 0 else "", typed_text(text), whole(count))
 
 
-def replaced(text: Part, search: Part, replacement: Part | None = None) -> Part:
+def replaced(text: TypedPart, search: TypedPart, replacement: TypedPart | None = None) -> TypedPart:
     """Return the part ``replace(text, search, replacement)``."""
     parts = [typed_text(text), typed_text(search), *([] if replacement is None else [typed_text(replacement)])]
     return by_row(STRING, lambda value, old, new="": value.replace(old, new) if old else value, *parts)
 
 
-def padded(text: Part, count: Part, filling: Part, *, before: bool) -> Part:
+def padded(text: TypedPart, count: TypedPart, filling: TypedPart, *, before: bool) -> TypedPart:
     """Return the part ``lpad`` or ``rpad``."""
 
     def pad(value: str, most: int, fill: str) -> str:
@@ -121,33 +121,33 @@ def padded(text: Part, count: Part, filling: Part, *, before: bool) -> Part:
     return by_row(STRING, pad, typed_text(text), whole(count), typed_text(filling), fails=True)
 
 
-def trimmed(operand: Part, *, start: bool, end: bool) -> Part:
+def trimmed_text(operand: TypedPart, *, start: bool, end: bool) -> TypedPart:
     """Return the part ``trim``, ``ltrim`` or ``rtrim``, of spaces only."""
     kernel = pc.utf8_trim if start and end else pc.utf8_ltrim if start else pc.utf8_rtrim
     return strict(STRING, lambda values: kernel(values, characters=" "), typed_text(operand))
 
 
-def reversed_text(operand: Part) -> Part:
+def reversed_text(operand: TypedPart) -> TypedPart:
     """Return the part ``reverse(operand)`` of a string."""
     return mapped(lambda text: text[::-1], operand)
 
 
-def position_in(text: Part, search: Part) -> Part:
+def position_in(text: TypedPart, search: TypedPart) -> TypedPart:
     """Return the part ``instr(text, search)``."""
     return by_row(INTEGER, lambda value, wanted: value.find(wanted) + 1, typed_text(text), typed_text(search))
 
 
-def starts(text: Part, search: Part) -> Part:
+def starts(text: TypedPart, search: TypedPart) -> TypedPart:
     """Return the part ``startswith(text, search)``."""
     return by_row(BOOLEAN, str.startswith, typed_text(text), typed_text(search))
 
 
-def ends(text: Part, search: Part) -> Part:
+def ends(text: TypedPart, search: TypedPart) -> TypedPart:
     """Return the part ``endswith(text, search)``."""
     return by_row(BOOLEAN, str.endswith, typed_text(text), typed_text(search))
 
 
-def contains(text: Part, search: Part) -> Part:
+def contains(text: TypedPart, search: TypedPart) -> TypedPart:
     """Return the part ``contains(text, search)``."""
     return by_row(BOOLEAN, str.__contains__, typed_text(text), typed_text(search))
 
@@ -155,7 +155,7 @@ def contains(text: Part, search: Part) -> Part:
 # -- LIKE ---------------------------------------------------------------------------------------------------------------------
 
 
-def like(text: Part, pattern: Part, escape: Part | None = None, *, folded: bool = False) -> Part:
+def like(text: TypedPart, pattern: TypedPart, escape: TypedPart | None = None, *, folded: bool = False) -> TypedPart:
     """Return the part ``text LIKE pattern``, or ``ILIKE`` if letters are compared without their case.
 
     :raises NotDecided: if the pattern is not a literal, or not a pattern to Spark.
@@ -187,7 +187,7 @@ def _with_backslashes(pattern: str, mark: str) -> str:
 # -- digests ------------------------------------------------------------------------------------------------------------------
 
 
-def digest(operand: Part, name: str) -> Part:
+def digest(operand: TypedPart, name: str) -> TypedPart:
     """Return the part ``md5(operand)`` and the like, of a string or a binary value."""
 
     def computed(value: str | bytes) -> str:
@@ -196,7 +196,7 @@ def digest(operand: Part, name: str) -> Part:
     return strict(STRING, lambda values: by_value(computed, values, pa.string()), exactly(operand, STRING, BINARY))
 
 
-def sha2(operand: Part, width: Part) -> Part:
+def sha2(operand: TypedPart, width: TypedPart) -> TypedPart:
     """Return the part ``sha2(operand, width)``."""
     names = {0: "sha256", 224: "sha224", 256: "sha256", 384: "sha384", 512: "sha512"}
     if width.columns or (name := names.get(width.constant)) is None:
@@ -204,7 +204,7 @@ def sha2(operand: Part, width: Part) -> Part:
     return digest(operand, name)
 
 
-def checksum(operand: Part) -> Part:
+def checksum(operand: TypedPart) -> TypedPart:
     """Return the part ``crc32(operand)``."""
 
     def computed(value: str | bytes) -> int:

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.expressions.literals import NULL
 from airflow_delta.log.schema.types import DATE, INTEGER, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType
-from airflow_delta.table.arrow.expressions.calendar import check_years, without_zone
-from airflow_delta.table.arrow.expressions.casts import cast
-from airflow_delta.table.arrow.expressions.coercion import exactly, timed, to_type, whole
-from airflow_delta.table.arrow.expressions.parts import Part, by_row, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
+from airflow_delta.table.expressions.calendar import check_years, without_zone
+from airflow_delta.table.expressions.casts import cast_part
+from airflow_delta.table.expressions.coercion import exactly, timed, to_type, whole
+from airflow_delta.table.expressions.parts import TypedPart, by_row, strict
+from airflow_delta.table.expressions.problems import NotDecided, RowError, RowNotDecided
 
 _DATE_PARTS: dict[str, Callable[[Any], Any]] = {
     "year": pc.year,
@@ -47,17 +47,17 @@ EXTRACTED = {
 """Fields of ``extract``, by the functions that they are."""
 
 
-def day_of(part: Part) -> Part:
+def day_of(part: TypedPart) -> TypedPart:
     """Return an operand of a function as a date.
 
     :raises NotDecided: if it is neither a date nor a timestamp.
     """
     if part.data_type in (TIMESTAMP, TIMESTAMP_NTZ):
-        return cast(part, DATE)
+        return cast_part(part, DATE)
     return exactly(part, DATE)
 
 
-def date_part(name: str, operand: Part) -> Part:
+def date_part(name: str, operand: TypedPart) -> TypedPart:
     """Return the part ``year(operand)`` and the like."""
     kernel = _DATE_PARTS[name]
     return strict(
@@ -65,7 +65,7 @@ def date_part(name: str, operand: Part) -> Part:
     )
 
 
-def time_part(name: str, operand: Part) -> Part:
+def time_part(name: str, operand: TypedPart) -> TypedPart:
     """Return the part ``hour(operand)`` and the like."""
     if operand.data_type == TIMESTAMP_NTZ:
         raise NotDecided(f"{name} of a timestamp without a time zone is not computed here")
@@ -79,7 +79,7 @@ def time_part(name: str, operand: Part) -> Part:
     )
 
 
-def extracted(field: Part, operand: Part) -> Part:
+def extracted(field: TypedPart, operand: TypedPart) -> TypedPart:
     """Return the part ``extract(field FROM operand)``."""
     name = EXTRACTED.get(str(field.constant))
     if name is None:
@@ -87,29 +87,29 @@ def extracted(field: Part, operand: Part) -> Part:
     return date_part(name, operand) if name in _DATE_PARTS else time_part(name, operand)
 
 
-def to_date(operand: Part) -> Part:
+def to_date(operand: TypedPart) -> TypedPart:
     """Return the part ``to_date(operand)``."""
     if operand.data_type not in (STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ, NULL):
         raise NotDecided(f"to_date of a {operand.data_type} is not computed here")
-    return cast(operand, DATE)
+    return cast_part(operand, DATE)
 
 
-def last_day(operand: Part) -> Part:
+def last_day(operand: TypedPart) -> TypedPart:
     """Return the part ``last_day(operand)``."""
     return _from_day(operand, lambda day: day.replace(day=calendar.monthrange(day.year, day.month)[1]))
 
 
-def _from_day(operand: Part, function: Callable[[dt.date], dt.date]) -> Part:
+def _from_day(operand: TypedPart, function: Callable[[dt.date], dt.date]) -> TypedPart:
     return by_days(DATE, function, day_of(operand))
 
 
-def by_days(data_type: DataType, function: Callable[..., Any], day: Part, *others: Part) -> Part:
+def by_days(data_type: DataType, function: Callable[..., Any], day: TypedPart, *others: TypedPart) -> TypedPart:
     """Return the part that a function makes of dates in Python, and of other values."""
     checked = strict(DATE, check_years, day, fails=True, present_only=True)
     return by_row(data_type, function, checked, *others, fails=True)
 
 
-def add_months(day: Part, months: Part) -> Part:
+def add_months(day: TypedPart, months: TypedPart) -> TypedPart:
     """Return the part ``add_months(day, months)``: the last day of a month that has not so many."""
 
     def computed(date: dt.date, count: int) -> dt.date:
@@ -121,7 +121,7 @@ def add_months(day: Part, months: Part) -> Part:
     return by_days(DATE, computed, day_of(day), whole(months))
 
 
-def make_date(year: Part, month: Part, day: Part) -> Part:
+def make_date(year: TypedPart, month: TypedPart, day: TypedPart) -> TypedPart:
     """Return the part ``make_date(year, month, day)``."""
 
     def computed(*parts: int) -> dt.date:
@@ -154,13 +154,13 @@ _TIME_UNITS = {
 }
 
 
-def _unit(part: Part, units: dict[str, str]) -> str:
+def _unit(part: TypedPart, units: dict[str, str]) -> str:
     if part.columns or part.data_type != STRING or (name := units.get(str(part.constant).lower())) is None:
         raise NotDecided("dates and times are truncated to a literal unit here")
     return name
 
 
-def truncated_date(day: Part, unit: Part) -> Part:
+def truncated_date(day: TypedPart, unit: TypedPart) -> TypedPart:
     """Return the part ``trunc(day, unit)``."""
     name = _unit(unit, _UNITS)
 
@@ -179,18 +179,19 @@ def _checked(ordinal: int) -> dt.date:
     return dt.date.fromordinal(ordinal)
 
 
-def truncated_time(unit: Part, moment: Part) -> Part:
+def truncated_time(unit: TypedPart, moment: TypedPart) -> TypedPart:
     """Return the part ``date_trunc(unit, moment)``."""
     name = _unit(unit, _TIME_UNITS)
 
     def first(date: dt.datetime) -> dt.datetime:
         if name in ("millisecond", "microsecond"):
             return date.replace(microsecond=date.microsecond // 1000 * 1000) if name == "millisecond" else date
-        cleared = {"microsecond": 0, "second": 0, "minute": 0, "hour": 0}
-        kept = {"second": 1, "minute": 2, "hour": 3}.get(name, 4)
-        start = date.replace(**dict(list(cleared.items())[:kept]))
+        start = date.replace(microsecond=0)
+        start = start if name == "second" else start.replace(second=0)
+        start = start if name in ("second", "minute") else start.replace(minute=0)
+        start = start if name in ("second", "minute", "hour") else start.replace(hour=0)
         if name == "week":
-            return start.replace(**_ymd(_checked(start.toordinal() - start.weekday())))
+            return dt.datetime.combine(_checked(start.toordinal() - start.weekday()), start.timetz())
         if name in ("year", "quarter", "month"):
             month = {"year": 1, "quarter": date.month - (date.month - 1) % 3, "month": date.month}[name]
             return start.replace(month=month, day=1)
@@ -203,7 +204,3 @@ def truncated_time(unit: Part, moment: Part) -> Part:
 def _checked_moments(values: pa.TimestampArray) -> pa.TimestampArray:
     check_years(without_zone(values))
     return values
-
-
-def _ymd(day: dt.date) -> dict[str, Any]:
-    return {"year": day.year, "month": day.month, "day": day.day}

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.expressions.literals import NULL
 from airflow_delta.log.schema.types import DATE, DOUBLE, INTEGER, LONG, DecimalType
-from airflow_delta.table.arrow.expressions.calendar import check_years
-from airflow_delta.table.arrow.expressions.casts import rescaled
-from airflow_delta.table.arrow.expressions.coercion import (
+from airflow_delta.table.expressions.calendar import check_years
+from airflow_delta.table.expressions.casts import rescaled
+from airflow_delta.table.expressions.coercion import (
     bounded,
     common_type,
     decimal_operands,
@@ -25,16 +25,17 @@ from airflow_delta.table.arrow.expressions.coercion import (
     to_type,
     whole,
 )
-from airflow_delta.table.arrow.expressions.parts import Part, by_row, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
+from airflow_delta.table.expressions.parts import TypedPart, by_row, strict
+from airflow_delta.table.expressions.problems import NotDecided, RowError, RowNotDecided
 
 _EXACT = decimal.Context(prec=400, Emax=10_000, Emin=-10_000)
 _MULTIPLIED = decimal.Context(prec=39, rounding=decimal.ROUND_HALF_DOWN)
+_NEGATED_DIGITS = 34  # that Scala keeps
 _OVERFLOW = "a result does not fit its type (ARITHMETIC_OVERFLOW)"
 _ZERO = "a division by zero (DIVIDE_BY_ZERO)"
 
 
-def binary(operator: str, left: Part, right: Part) -> Part:
+def binary(operator: str, left: TypedPart, right: TypedPart) -> TypedPart:
     """Return the part ``left operator right`` for ``+``, ``-``, ``*``, ``/``, ``%`` and ``div``.
 
     :raises NotDecided: if it is not computed here.
@@ -93,7 +94,7 @@ def _remainder(left: int, right: int) -> int:
     return -found if left < 0 else found
 
 
-def _by_divisor(data_type: Any, function: Callable[[Any, Any], Any], left: Part, right: Part) -> Part:
+def _by_divisor(data_type: Any, function: Callable[[Any, Any], Any], left: TypedPart, right: TypedPart) -> TypedPart:
     def computed(one: Any, other: Any) -> Any:
         if other == 0:
             raise RowError("a remainder of a division by zero (REMAINDER_BY_ZERO)")
@@ -105,7 +106,7 @@ def _by_divisor(data_type: Any, function: Callable[[Any, Any], Any], left: Part,
     return by_row(data_type, lambda other, one: computed(one, other), right, left, fails=True)
 
 
-def positive_remainder(left: Part, right: Part) -> Part:
+def positive_remainder(left: TypedPart, right: TypedPart) -> TypedPart:
     """Return the part ``pmod(left, right)``."""
     for part in (left, right):
         if not is_integral(part.data_type):
@@ -122,7 +123,7 @@ def positive_remainder(left: Part, right: Part) -> Part:
 # -- decimals -----------------------------------------------------------------------------------------------------------------
 
 
-def _decimals(operator: str, left: Part, right: Part) -> Part:
+def _decimals(operator: str, left: TypedPart, right: TypedPart) -> TypedPart:
     one, other = left.data_type, right.data_type
     assert isinstance(one, DecimalType)
     assert isinstance(other, DecimalType)
@@ -143,7 +144,7 @@ def _decimals(operator: str, left: Part, right: Part) -> Part:
     raise NotDecided("div of decimals is not computed here")
 
 
-def _decimal(operator: str, target: DecimalType, digits: int, left: Part, right: Part) -> Part:
+def _decimal(operator: str, target: DecimalType, digits: int, left: TypedPart, right: TypedPart) -> TypedPart:
     if digits == target.precision:  # Arrow's results have the same type, and no rounding
         return strict(target, _KERNELS[operator][1], left, right)
 
@@ -168,31 +169,39 @@ def _quotient(value: decimal.Decimal, divisor: decimal.Decimal, target: DecimalT
 # -- one operand --------------------------------------------------------------------------------------------------------------
 
 
-def negative(operand: Part) -> Part:
+def negative(operand: TypedPart) -> TypedPart:
     """Return the part ``-operand``."""
     return _of_one(operand, "-", pc.negate, pc.negate_checked)
 
 
-def absolute(operand: Part) -> Part:
+def absolute(operand: TypedPart) -> TypedPart:
     """Return the part ``abs(operand)``."""
     return _of_one(operand, "abs", pc.abs, pc.abs_checked)
 
 
-def positive(operand: Part) -> Part:
+def positive(operand: TypedPart) -> TypedPart:
     """Return the part ``+operand``."""
     return _of_one(operand, "+", lambda values: values, lambda values: values)
 
 
-def _of_one(operand: Part, name: str, plain: Callable[..., pa.Array], checked: Callable[..., pa.Array]) -> Part:
+def _of_one(operand: TypedPart, name: str, plain: Callable[..., pa.Array], checked: Callable[..., pa.Array]) -> TypedPart:
     data_type = operand.data_type
     if not is_number(data_type):
         raise NotDecided(f"{name} of a {data_type} is not computed here")
     if is_integral(data_type):
         return strict(data_type, _checked(checked), operand, fails=True, present_only=True)
+    if isinstance(data_type, DecimalType) and data_type.precision > _NEGATED_DIGITS and name != "+":
+        return strict(data_type, lambda values: plain(_short(values)), operand, fails=True, present_only=True)
     return strict(data_type, plain, operand)
 
 
-def bits(operator: str, left: Part, right: Part) -> Part:
+def _short(values: pa.Array) -> pa.Array:
+    if any(len(value.as_tuple().digits) > _NEGATED_DIGITS for value in values.to_pylist()):
+        raise RowNotDecided(f"a decimal of more than {_NEGATED_DIGITS} digits is rounded by Spark where its sign changes")
+    return values
+
+
+def bits(operator: str, left: TypedPart, right: TypedPart) -> TypedPart:
     """Return the part ``left operator right`` for ``&``, ``|`` and ``^``."""
     for part in (left, right):
         if not is_integral(part.data_type):
@@ -202,7 +211,7 @@ def bits(operator: str, left: Part, right: Part) -> Part:
     return strict(target, kernel, to_type(left, target), to_type(right, target))
 
 
-def inverted_bits(operand: Part) -> Part:
+def inverted_bits(operand: TypedPart) -> TypedPart:
     """Return the part ``~operand``."""
     if not is_integral(operand.data_type):
         raise NotDecided(f"~ of a {operand.data_type} is not computed here")
@@ -212,7 +221,7 @@ def inverted_bits(operand: Part) -> Part:
 # -- days ---------------------------------------------------------------------------------------------------------------------
 
 
-def _days(operator: str, left: Part, right: Part) -> Part:
+def _days(operator: str, left: TypedPart, right: TypedPart) -> TypedPart:
     if operator == "+" and left.data_type != DATE:
         left, right = right, left
     if operator not in ("+", "-") or left.data_type != DATE or right.data_type in (DATE, NULL):
@@ -220,7 +229,7 @@ def _days(operator: str, left: Part, right: Part) -> Part:
     return add_days(left, whole(right), operator)
 
 
-def add_days(day: Part, days: Part, operator: str = "+") -> Part:
+def add_days(day: TypedPart, days: TypedPart, operator: str = "+") -> TypedPart:
     """Return the part ``day operator days``."""
 
     def computed(dates: pa.Array, counts: pa.Array) -> pa.Array:
@@ -233,7 +242,7 @@ def add_days(day: Part, days: Part, operator: str = "+") -> Part:
     return strict(DATE, computed, day, days, fails=True, present_only=True)
 
 
-def days_between(end: Part, start: Part) -> Part:
+def days_between(end: TypedPart, start: TypedPart) -> TypedPart:
     """Return the part ``datediff(end, start)``."""
 
     def computed(one: pa.Array, other: pa.Array) -> pa.Array:

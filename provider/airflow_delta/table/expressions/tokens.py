@@ -6,7 +6,7 @@ import re
 
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.expressions.string_literals import STRING
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.problems import NotDecided
 
 # No possessive quantifier on a group: Python before 3.11.5 matches them wrongly.
 _TOKEN = re.compile(
@@ -42,7 +42,7 @@ class Token:
         return self.value.upper() if self.kind in ("word", "mark") else ""
 
 
-def tokens_of(text: str) -> list[Token]:
+def expression_tokens(text: str) -> list[Token]:
     """Return the tokens of a text; the last one is its end.
 
     :raises NotDecided: if it has anything else.

@@ -11,11 +11,11 @@ from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.expressions import literals
 from airflow_delta.log.expressions.string_literals import unescaped
 from airflow_delta.log.schema.types import BOOLEAN, STRING, DataType, PrimitiveType, parse_type
-from airflow_delta.table.arrow.expressions.problems import NotDecided
-from airflow_delta.table.arrow.expressions.syntax import Call, Case, Cast, Field, Literal, Name, Syntax
-from airflow_delta.table.arrow.expressions.tokens import Token, number_parts, tokens_of
+from airflow_delta.table.expressions.problems import NotDecided
+from airflow_delta.table.expressions.syntax import Call, Case, Cast, Field, LiteralValue, Name, Syntax
+from airflow_delta.table.expressions.tokens import Token, expression_tokens, number_parts
 
-NULL = Literal(None, literals.NULL)
+NULL = LiteralValue(None, literals.NULL)
 
 _TYPED = {
     "DATE": "date",
@@ -51,7 +51,7 @@ _RESERVED = frozenset(
 )
 
 
-def parse(text: str) -> Syntax:
+def parse_expression(text: str) -> Syntax:
     """Return what an expression says.
 
     :raises NotDecided: if it has a form that is not read here; it may still be an expression to Spark.
@@ -66,7 +66,7 @@ def parse(text: str) -> Syntax:
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = tokens_of(text)
+        self.tokens = expression_tokens(text)
         self.at = 0
 
     # -- tokens ---------------------------------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ class _Parser:
             return Call("not", (Call("<=>", (left, self.value())),))
         for word, value in (("TRUE", True), ("FALSE", False)):
             if self.takes(word):
-                return Call("is true", (left, Literal(value, BOOLEAN)))
-        self.leave()
+                return Call("is true", (left, LiteralValue(value, BOOLEAN)))
+        return self.leave()
 
     def like(self, name: str, left: Syntax) -> Syntax:
         if self.token.folded in ("ANY", "SOME", "ALL"):
@@ -158,7 +158,7 @@ class _Parser:
             return Call(name, (left, pattern))
         if self.kind != "string":
             self.leave()
-        return Call(name, (left, pattern, Literal(self.string(), STRING)))
+        return Call(name, (left, pattern, LiteralValue(self.string(), STRING)))
 
     # -- values ---------------------------------------------------------------------------------------------------------------
 
@@ -196,12 +196,12 @@ class _Parser:
             self.expect(")")
             return inside
         if token.kind == "string":
-            return Literal(self.string(), STRING)
+            return LiteralValue(self.string(), STRING)
         if token.kind == "number" or word == "-":
             return self.number()
         if word in ("TRUE", "FALSE"):
             self.advance()
-            return Literal(word == "TRUE", BOOLEAN)
+            return LiteralValue(word == "TRUE", BOOLEAN)
         if self.takes("NULL"):
             return NULL
         if self.takes("CASE"):
@@ -252,7 +252,7 @@ class _Parser:
             self.expect("FROM")
             operand = self.condition()
             self.expect(")")
-            return Call("extract", (Literal(field, STRING), operand))
+            return Call("extract", (LiteralValue(field, STRING), operand))
         operands = tuple(self.listed())
         if name in _CAST_FUNCTIONS and len(operands) == 1:
             return Cast(operands[0], parse_type(parse_sql_type(name)), False)
@@ -295,21 +295,21 @@ class _Parser:
             self.advance()
         return "".join(parts)
 
-    def number(self) -> Literal:
+    def number(self) -> LiteralValue:
         sign = "-" if self.takes("-") else ""
         digits, suffix = number_parts(self.token.value)
         constant = self.read(lambda: literals.number_literal(sign + digits, suffix))
         self.advance()
-        return Literal(constant.value, constant.data_type)
+        return LiteralValue(constant.value, constant.data_type)
 
-    def typed(self, word: str) -> Literal:
+    def typed(self, word: str) -> LiteralValue:
         self.advance()
         text = self.read(lambda: unescaped(self.token.value))
         if word == "X":
-            found = Literal(self.read(lambda: bytes.fromhex(_digits(text))), PrimitiveType("binary"))
+            found = LiteralValue(self.read(lambda: bytes.fromhex(_digits(text))), PrimitiveType("binary"))
         else:
             target = PrimitiveType(_TYPED[word])
-            found = Literal(self.read(lambda: literals.cast(literals.TypedLiteral(text, STRING), target).value), target)
+            found = LiteralValue(self.read(lambda: literals.cast(literals.TypedLiteral(text, STRING), target).value), target)
         self.advance()
         return found
 

@@ -20,25 +20,25 @@ from airflow_delta.log.schema.types import (
     StructType,
     arrow_type,
 )
-from airflow_delta.table.arrow.expressions.coercion import is_floating, is_integral
-from airflow_delta.table.arrow.expressions.parts import Part, Rows, by_row, made, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.coercion import is_floating, is_integral
+from airflow_delta.table.expressions.parts import PartRows, TypedPart, by_row, made, strict
+from airflow_delta.table.expressions.problems import NotDecided
 
 
-def column(name: str, path: Sequence[str], data_type: DataType) -> Part:
+def column(name: str, path: Sequence[str], data_type: DataType) -> TypedPart:
     """Return the part that is a column, or a field inside it."""
     kind = arrow_type(data_type)
 
-    def compute(rows: Rows) -> pa.Array:
+    def compute(rows: PartRows) -> pa.Array:
         values = rows.column(name)
         for inner in path:
             values = pc.struct_field(values, [values.type.get_field_index(inner)])
         return values if values.type == kind else values.cast(kind)
 
-    return Part(data_type, compute, frozenset({name}))
+    return TypedPart(data_type, compute, frozenset({name}))
 
 
-def field(base: Part, name: str) -> Part:
+def field(base: TypedPart, name: str) -> TypedPart:
     """Return the part that is a field of a struct.
 
     :raises NotDecided: if it is not a struct with this field.
@@ -51,7 +51,7 @@ def field(base: Part, name: str) -> Part:
     return strict(found.data_type, lambda values: pc.struct_field(values, [number]), base)
 
 
-def struct(operands: Sequence[Part]) -> Part:
+def struct(operands: Sequence[TypedPart]) -> TypedPart:
     """Return the part ``named_struct(name, value, ...)``."""
     names, values = operands[::2], operands[1::2]
     if not values or len(names) != len(values):
@@ -66,20 +66,20 @@ def struct(operands: Sequence[Part]) -> Part:
     target = StructType(tuple(fields))
     kind: Any = arrow_type(target)
 
-    def compute(rows: Rows) -> pa.Array:
+    def compute(rows: PartRows) -> pa.Array:
         return pa.StructArray.from_arrays([value.compute(rows) for value in values], fields=list(kind))
 
     return made(target, compute, values)
 
 
-def size(operand: Part) -> Part:
+def size_of(operand: TypedPart) -> TypedPart:
     """Return the part ``size(operand)`` of a list or a map."""
     if not isinstance(operand.data_type, ArrayType | MapType):
         raise NotDecided(f"size of a {operand.data_type} is not computed here")
     return strict(INTEGER, pc.list_value_length, operand)
 
 
-def list_contains(operand: Part, value: Part) -> Part:
+def list_contains(operand: TypedPart, value: TypedPart) -> TypedPart:
     """Return the part ``array_contains(operand, value)``: null if it is not found among values of which one is null."""
     given = operand.data_type
     if not isinstance(given, ArrayType) or given.element_type != value.data_type or is_floating(value.data_type):

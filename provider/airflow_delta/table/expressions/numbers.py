@@ -9,17 +9,17 @@ from typing import Any
 import pyarrow.compute as pc
 
 from airflow_delta.log.schema.types import DOUBLE, LONG, DecimalType
-from airflow_delta.table.arrow.expressions.casts import rescaled
-from airflow_delta.table.arrow.expressions.coercion import is_floating, is_integral, number, to_type
-from airflow_delta.table.arrow.expressions.parts import Part, by_row, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided
+from airflow_delta.table.expressions.casts import rescaled
+from airflow_delta.table.expressions.coercion import is_floating, is_integral, number, to_type
+from airflow_delta.table.expressions.parts import TypedPart, by_row, strict
+from airflow_delta.table.expressions.problems import NotDecided
 
 _MAX_PRECISION = 38
 _LONGS = (-(1 << 63), (1 << 63) - 1)
 _WIDE = decimal.Context(prec=400)
 
 
-def toward(operand: Part, name: str) -> Part:
+def toward(operand: TypedPart, name: str) -> TypedPart:
     """Return the part ``ceil(operand)`` or ``floor(operand)``."""
     given = operand.data_type
     rounded: Any = math.ceil if name == "ceil" else math.floor
@@ -43,7 +43,7 @@ def _as_long(value: float, rounded: Any) -> int:
     return int(min(max(rounded(value), _LONGS[0]), _LONGS[1]))
 
 
-def rounded(operand: Part, scale: Part | None, *, to_even: bool) -> Part:
+def rounded_number(operand: TypedPart, scale: TypedPart | None, *, to_even: bool) -> TypedPart:
     """Return the part ``round(operand, scale)`` or ``bround``, of exact numbers only.
 
     Those of floating-point numbers depend on how Java writes them.
@@ -66,11 +66,11 @@ def rounded(operand: Part, scale: Part | None, *, to_even: bool) -> Part:
     )
 
 
-def sign(operand: Part) -> Part:
+def sign(operand: TypedPart) -> TypedPart:
     """Return the part ``sign(operand)``."""
     return by_row(DOUBLE, lambda value: value if value == 0 or math.isnan(value) else math.copysign(1.0, value), number(operand))
 
 
-def square_root(operand: Part) -> Part:
+def square_root(operand: TypedPart) -> TypedPart:
     """Return the part ``sqrt(operand)``."""
     return strict(DOUBLE, pc.sqrt, number(operand))

@@ -22,9 +22,9 @@ from airflow_delta.log.schema.types import (
     DecimalType,
     arrow_type,
 )
-from airflow_delta.table.arrow.expressions.calendar import check_years, in_utc, midnight, utc_days, without_zone
-from airflow_delta.table.arrow.expressions.parts import Part, all_of, by_value, literal, strict
-from airflow_delta.table.arrow.expressions.problems import NotDecided, RowError, RowNotDecided
+from airflow_delta.table.expressions.calendar import check_years, in_utc, midnight, utc_days, without_zone
+from airflow_delta.table.expressions.parts import TypedPart, by_value, holds_everywhere, literal, strict
+from airflow_delta.table.expressions.problems import NotDecided, RowError, RowNotDecided
 
 Convert = Callable[["pa.Array"], "pa.Array"]
 
@@ -33,7 +33,7 @@ _WIDE = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
 _READ = frozenset({*INTEGRAL, *FLOATING, "boolean", "date", "timestamp", "timestamp_ntz", "binary"})
 
 
-def cast(operand: Part, target: DataType, *, tries: bool = False) -> Part:
+def cast_part(operand: TypedPart, target: DataType, *, tries: bool = False) -> TypedPart:
     """Return an operand cast to a type; Spark's implicit casts are the same.
 
     :param tries: what cannot be cast becomes null.
@@ -166,11 +166,11 @@ def _truncated(values: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     top = 1 << (_BITS[name] - 1)
     if name == "long":
         inside = pc.and_(pc.less(doubles, scalar(float(top))), pc.greater_equal(doubles, scalar(-float(top))))
-        if all_of(pc.or_(inside, pc.equal(doubles, scalar(float(top))))) and not all_of(inside):
+        if holds_everywhere(pc.or_(inside, pc.equal(doubles, scalar(float(top))))) and not holds_everywhere(inside):
             raise RowNotDecided("the number 9223372036854775808 becomes one less in Spark")
     else:
         inside = pc.and_(pc.less(doubles, scalar(float(top))), pc.greater(doubles, scalar(-float(top) - 1)))
-    if not all_of(inside):
+    if not holds_everywhere(inside):
         raise RowError(f"a number does not fit {name} (CAST_OVERFLOW)")
     return pc.trunc(doubles).cast(kind, safe=False)
 

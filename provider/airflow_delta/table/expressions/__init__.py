@@ -1,0 +1,1 @@
+"""Spark SQL expressions over record batches: :func:`~airflow_delta.table.expressions.row_expression.row_expression`."""
