@@ -72,14 +72,14 @@ def statistics(snapshot: Any) -> tuple[Any, ...]:
     )
 
 
-def row_ids(table: Table, key: str) -> dict[Any, tuple[int, int]]:
-    """Return the row id and the row commit version of each row by its key (Delta protocol, "Row Tracking")."""
+def row_ids(table: Table, key: str) -> dict[int, tuple[Any, int]]:
+    """Return the key and the row commit version of each row by its row id (Delta protocol, "Row Tracking")."""
     log = table.log()
     snapshot = log.update()
     configuration = snapshot.metadata.configuration
     own = [configuration[name] for name in (MATERIALIZED_ROW_ID, MATERIALIZED_ROW_COMMIT_VERSION)]
     (stored,) = (field.physical_name for field in snapshot.schema if field.name == key)
-    found: dict[Any, tuple[int, int]] = {}
+    found: dict[int, tuple[Any, int]] = {}
     for file in snapshot.add_files():
         rows = pq.ParquetFile(table.path / unquote(file.path)).read()
         vectors = [] if file.deletion_vector is None else [file.deletion_vector]
@@ -89,5 +89,5 @@ def row_ids(table: Table, key: str) -> dict[Any, tuple[int, int]]:
         for at, value in enumerate(rows.column(stored).to_pylist()):
             if at not in marked:
                 row_id = file.base_row_id + at if ids[at] is None else ids[at]
-                found[value] = row_id, file.default_row_commit_version if versions[at] is None else versions[at]
+                found[row_id] = value, file.default_row_commit_version if versions[at] is None else versions[at]
     return found

@@ -27,14 +27,14 @@ from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.align import empty_as_null
 from airflow_delta.table.arrow.defaults import Counter, default_value
-from airflow_delta.table.arrow.expressions.row_expression import RowExpression, columns_of
 from airflow_delta.table.arrow.rewrite.new_values import Values, decided, stored_values, with_fields
 from airflow_delta.table.arrow.row_checks import check_not_null, needs_spark, row_checks
+from airflow_delta.table.expressions.row_expression import RowExpression, columns_of
 
 if TYPE_CHECKING:
-    from airflow_delta.table.arrow.expressions.row_expression import Resolve
     from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
     from airflow_delta.table.arrow.rewrite.merge_source import MergeSource
+    from airflow_delta.table.expressions.row_expression import Resolve
 
 TARGET, SOURCE = "target.", "source."
 """What the columns of rows of the table and of the source begin with where both are in one batch."""

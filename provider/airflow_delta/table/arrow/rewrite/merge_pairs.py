@@ -21,12 +21,12 @@ from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.schema.types import type_to_json
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.arrow.expressions.problems import NotDecided
-from airflow_delta.table.arrow.expressions.row_expression import row_expression
 from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, TARGET, MergeClauses
 from airflow_delta.table.arrow.rewrite.new_values import decided
 from airflow_delta.table.arrow.rewrite.read_plan import ROW
 from airflow_delta.table.arrow.row_checks import needs_spark
+from airflow_delta.table.expressions.problems import NotDecided
+from airflow_delta.table.expressions.row_expression import row_expression
 
 if TYPE_CHECKING:
     from airflow_delta.contract.merge import ComparedColumns

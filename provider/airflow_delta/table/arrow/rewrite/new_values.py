@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 from airflow_delta.contract.table_rules import refused_rows
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
 from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable
-from airflow_delta.table.arrow.expressions.problems import NotDecided
-from airflow_delta.table.arrow.expressions.row_expression import RowExpression, row_expression
 from airflow_delta.table.arrow.row_checks import needs_spark
+from airflow_delta.table.expressions.problems import NotDecided
+from airflow_delta.table.expressions.row_expression import RowExpression, row_expression
 
 if TYPE_CHECKING:
     from airflow_delta.contract.request import StageRequest
-    from airflow_delta.table.arrow.expressions.row_expression import Resolve
+    from airflow_delta.table.expressions.row_expression import Resolve
 
 Values = Callable[[pa.RecordBatch], pa.Array]
 """Returns the values of a column for rows."""

@@ -13,10 +13,10 @@ from airflow_delta.contract.zones import zoneless_values
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.align import empty_as_null
-from airflow_delta.table.arrow.expressions.row_expression import columns_of
 from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
 from airflow_delta.table.arrow.rewrite.new_values import Values, stored_values, with_fields
 from airflow_delta.table.arrow.row_checks import check_no_variants, check_not_null, needs_spark, row_checks
+from airflow_delta.table.expressions.row_expression import columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
