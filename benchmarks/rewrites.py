@@ -1,4 +1,4 @@
-"""DELETE, UPDATE and OPTIMIZE of small tables: whole processes of the worker, of delta-rs, and of the worker with Spark.
+"""DELETE, UPDATE, MERGE and OPTIMIZE of small tables: whole processes of the worker, of delta-rs, and of the worker with Spark.
 
 python benchmarks/rewrites.py [--rows 1000 100000] [--repeats N] [--without-spark] [--json FILE]      (some minutes)
 
@@ -28,6 +28,7 @@ FILES = 30
 WORK = {
     "DELETE of one customer in a hundred": ("delete", "customer = 77"),
     "UPDATE of one customer in a hundred": ("update", "customer = 77"),
+    "MERGE of 2,000 rows": ("merge", None),
     "OPTIMIZE of 30 files": ("optimize", None),
 }
 
@@ -47,15 +48,27 @@ def build(table: Path, rows: int) -> None:
         )
 
 
+def source(table: str) -> Any:
+    """Return the rows of a MERGE: half of their ids are in the table."""
+    import pyarrow as pa
+
+    rows = int(table.rpartition("-")[2])
+    ids = pa.array([*range(rows // 2, rows // 2 + 1000), *range(rows, rows + 1000)], pa.int64())
+    texts = [f"payload of row {number}" for number in ids.to_pylist()]
+    return pa.table({"id": ids, "customer": pa.array([1] * 2000), "value": pa.array([7] * 2000), "payload": texts})
+
+
 # -- one operation, in a process of its own ----------------------------------------------------------------------------------------
 
 
 def by_worker(table: str, work: str, where: str | None, spark: Any = None) -> None:
     from functools import partial
 
+    from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
     from airflow_delta.contract.staging_directory import new_attempt
     from airflow_delta.log import DeltaLog
     from airflow_delta.table.commit.publish import publish
+    from airflow_delta.table.operations.merge.plan import plan_merge
     from airflow_delta.table.operations.optimize.plan import plan_optimize
     from airflow_delta.table.operations.rewrite.delete import plan_delete
     from airflow_delta.table.operations.rewrite.update import plan_update
@@ -65,6 +78,9 @@ def by_worker(table: str, work: str, where: str | None, spark: Any = None) -> No
     plans = {
         "delete": partial(plan_delete, predicate=where),
         "update": partial(plan_update, set={"value": "value + 1"}, predicate=where),
+        "merge": partial(
+            plan_merge, condition="target.id = source.id", clauses=[when_matched_update(), when_not_matched_insert()]
+        ),
         "optimize": plan_optimize,
     }
     log = DeltaLog.for_table(table)
@@ -74,11 +90,11 @@ def by_worker(table: str, work: str, where: str | None, spark: Any = None) -> No
     if spark is None:
         from airflow_delta.table.arrow.rewrite.run import run_in_worker
 
-        report = run_in_worker(log, planned.request)
+        report = run_in_worker(log, planned.request, source(table) if work == "merge" else None)
     else:
         from airflow_delta.spark.run_operation import run_operation
 
-        report = run_operation(spark, planned.request)
+        report = run_operation(spark, planned.request, spark.createDataFrame(source(table)) if work == "merge" else None)
     publish(log, handle, [planned.collect(planned.request, report)], attempt=new_attempt())
 
 
@@ -98,6 +114,9 @@ def by_delta_rs(table: str, work: str, where: str | None) -> None:
         found.delete(where)
     elif work == "update":
         found.update({"value": "value + 1"}, predicate=where)
+    elif work == "merge":
+        merger = found.merge(source(table), "target.id = source.id", source_alias="source", target_alias="target")
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
     else:
         found.optimize.compact()
 
@@ -165,7 +184,7 @@ def main() -> None:
                 found = set()
                 for _ in range(given.repeats):
                     for engine in engines:
-                        table = Path(folder) / "table"
+                        table = Path(folder) / f"table-{rows}"
                         shutil.copytree(base, table)
                         cpu, wall = measured(engine, table, work, where)
                         best[engine] = min(best[engine][0], cpu), min(best[engine][1], wall)
