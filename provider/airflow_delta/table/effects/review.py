@@ -352,7 +352,5 @@ def _state(column: ColumnReference, metadata: Metadata, files: Sequence[FileStat
         nulls=None if None in nulls else sum(one or 0 for one in nulls),
         low=None if not low or None in low else plain(min(low)),
         high=None if not high or None in high else plain(max(high)),
-        distinct=len({one.file.partition_values.get(physical) or None for one in files} - {None})
-        if column.is_partition
-        else None,
+        distinct=None if values is None else len(values),
     )
