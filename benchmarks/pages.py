@@ -108,7 +108,11 @@ def environment(home: Path, port: int) -> dict[str, str]:
     }
 
 
-def start(home: Path, found: list[Path]) -> tuple[subprocess.Popen, str, str]:
+def start(home: Path, seeding: list[str]) -> tuple[subprocess.Popen, str, str]:
+    """Fill a database and start an API server on it: its process, its address, and a token.
+
+    :param seeding: script that fills the database and prints the token, with its arguments.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -116,7 +120,7 @@ def start(home: Path, found: list[Path]) -> tuple[subprocess.Popen, str, str]:
     if not any(point.name == "delta_tables" for point in importlib.metadata.entry_points(group="airflow.plugins")):
         (home / "plugins" / "delta.py").write_text(PLUGIN)
     env = environment(home, port)
-    seeded = subprocess.run([sys.executable, __file__, "--seed", *map(str, found)], env=env, capture_output=True, text=True)
+    seeded = subprocess.run([sys.executable, *seeding], env=env, capture_output=True, text=True)
     line = next((line for line in seeded.stdout.splitlines() if line.startswith("TOKEN ")), None)
     if line is None:
         raise SystemExit(f"The database was not filled:\n{seeded.stdout[-2000:]}\n{seeded.stderr[-4000:]}")
@@ -269,7 +273,7 @@ def main() -> None:
             found = build(work, arguments.files)
         home = Path(temporary) / "airflow"
         home.mkdir()
-        process, url, token = start(home, found)
+        process, url, token = start(home, [__file__, "--seed", *map(str, found)])
         memory = Memory(process.pid)
         memory.start()
         try:

@@ -115,8 +115,15 @@ def test_what_came_and_what_left_have_one_scale():
 
 def test_a_sparkline_leaves_gaps():
     line = ElementTree.fromstring(str(sparkline([1, None, 3], "Rows", formats.row_count)))
-    assert len(list(line.iter("rect"))) == 2
+    assert [path.get("d").count("M") for path in line.iter("path")] == [1, 1]
     assert str(sparkline([], "Rows", formats.row_count)) == ""
+
+
+def test_a_sparkline_is_two_elements_however_many_bars_it_has():
+    line = ElementTree.fromstring(str(sparkline(list(range(30)), "Rows", formats.row_count)))
+    earlier, last = (path.get("d") for path in line.iter("path"))
+    assert (earlier.count("M"), last) == (29, "M127.6 20v-20.0h2.9v20.0z")
+    assert len(list(line.iter())) == 6
 
 
 @pytest.mark.parametrize(

@@ -326,6 +326,33 @@ def test_the_list_comes_from_events_alone(client, airflow, tmp_path):
     assert [row["name"] for row in found] == ["orders"]
 
 
+def test_of_many_tables_one_page_is_read_and_each_of_its_assets_once(client, airflow, tmp_path):
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    from airflow_delta.ui.views import TABLES
+
+    for number in range(TABLES + 10):
+        place = str(tmp_path / f"table_{number:02}")
+        asset_id = airflow.asset(place)
+        for version in range(3):
+            airflow.event(asset_id, place, version)
+    asked: list[str] = []
+
+    def note(_connection, _cursor, statement, *_):
+        asked.append(" ".join(statement.split()))
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        listed = client().get(f"/delta-tables/api/tables?q={quote(str(tmp_path))}").json()
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert (len(listed["tables"]), listed["more"]) == (TABLES, True)
+    assert all(row["version"] == 2 for row in listed["tables"])
+    events = [statement for statement in asked if statement.startswith("SELECT asset_event.extra") and " ORDER BY " in statement]
+    assert len(events) == TABLES
+
+
 def test_an_asset_stands_for_the_table_of_its_own_uri(client, airflow, table, tmp_path):
     """Whoever emits events of an asset could name any other table."""
     airflow.event(airflow.asset(str(table), uri="s3://team/our-name"), str(table), 3)

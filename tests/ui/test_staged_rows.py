@@ -7,7 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.table.audit import bounds
+from airflow_delta.table.effects import review
 from airflow_delta.table.operations.rewrite.delete import plan_truncate
 from airflow_delta.ui.staged_rows import PARTITIONS, SAMPLE, staged_rows
 from support.actions import SCHEMA, add
@@ -61,3 +65,18 @@ def test_only_some_partitions_are_listed(tmp_path: Path) -> None:
 def test_names_that_turn_the_direction_of_text(tmp_path: Path) -> None:
     found = truncated(tmp_path / "names", "x", data_type="string", rows=True, schema=SCHEMA.replace('"id"', '"i\\u202ed"'))
     assert found["columns"][0] == found["statistics"][0]["name"] == "i<U+202E>d"
+
+
+def test_the_statistics_of_a_file_are_decoded_once_for_all_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+
+    class Counted(bounds.FileStatistics):
+        @classmethod
+        def of(cls, file: AddFile) -> bounds.FileStatistics:
+            decoded.append(file.path)
+            return bounds.FileStatistics.of(file)
+
+    monkeypatch.setattr(review, "FileStatistics", Counted)
+    found = truncated(tmp_path / "many", *"abcdef", data_type="string", rows=False)
+    assert len(found["statistics"]) > 1
+    assert sorted(decoded) == [f"{number}.parquet" for number in range(6)]

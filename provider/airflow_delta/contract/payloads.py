@@ -28,6 +28,8 @@ WORD_BITS = 34
 
 Json = dict[str, Any]
 
+_PLAIN = (str, int, float, bool)
+
 
 @cache
 def _camel(name: str) -> str:
@@ -40,11 +42,17 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
+@cache  # of a transaction's thousand reports, each has a dozen fields
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return typing.get_origin(hint), typing.get_args(hint)
+
+
 def _check(kind: str, name: str, hint: Any, value: Any) -> Any:
     """Return ``value`` as the field's type, or raise; bool is not an int here."""
-    origin = typing.get_origin(hint)
+    if type(value) is hint and hint in _PLAIN:
+        return value
+    origin, args = _parts(hint)
     if origin in (typing.Union, types.UnionType):
-        args = typing.get_args(hint)
         if value is None and type(None) in args:
             return None
         return _check(kind, name, next(a for a in args if a is not type(None)), value)
@@ -52,8 +60,7 @@ def _check(kind: str, name: str, hint: Any, value: Any) -> Any:
         return hint.from_dict(value)
     if origin is tuple:
         if isinstance(value, list | tuple):
-            item = typing.get_args(hint)[0]
-            return tuple(_check(kind, name, item, v) for v in value)
+            return tuple(_check(kind, name, args[0], v) for v in value)
     elif origin is dict or hint is dict:
         if isinstance(value, Mapping):
             return dict(value)

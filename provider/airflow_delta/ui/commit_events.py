@@ -25,11 +25,23 @@ _MAX_EVENTS = 1000
 _BEFORE, _AFTER = timedelta(hours=1), timedelta(days=2)
 
 
-def recent_events(session: Session, viewer: Viewer, table: KnownTable) -> list[dict[str, Any]]:
-    """Return the latest commits of a table from its events, newest first, one for each version."""
+def recent_events(session: Session, tables: Sequence[KnownTable]) -> dict[int, list[Event]]:
+    """Return the latest commits in the events of the assets of some tables, latest first: by asset, for any user."""
+    return {
+        asset_id: list(events(session, table, asset_id, limit=2 * RECENT_EVENTS))
+        for table in tables
+        for asset_id in table.asset_ids
+    }
+
+
+def listed_commits(viewer: Viewer, table: KnownTable, recent: Mapping[int, Sequence[Event]]) -> list[dict[str, Any]]:
+    """Return the latest commits of a table, newest first, one for each version.
+
+    :param recent: as :func:`recent_events` returns them.
+    """
     found: dict[int, dict[str, Any]] = {}
     for asset_id in table.asset_ids:
-        for event in events(session, table, asset_id, limit=2 * RECENT_EVENTS):
+        for event in recent.get(asset_id, ()):
             if event.dag_id is not None and not viewer.may_read_run(event.dag_id):
                 continue
             version = event.said["version"]

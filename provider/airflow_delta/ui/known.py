@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
@@ -156,8 +157,9 @@ class Known:
         return True, None
 
 
+@lru_cache(maxsize=2048)  # the events of a table all name it
 def table_key(uri: str) -> str:
-    """Return the normal form of a location.
+    """Return the normal form of a location; its text alone decides.
 
     :raises PageProblem: if it is not a location.
     """
@@ -269,15 +271,12 @@ def _load(session: Session) -> Known:
     notices: list[str] = []
     connections: Sequence[KnownConnection] = _unless_gone("Connections", _connections, session, notices)
     assets: Sequence[tuple[int, str, Any]] = _unless_gone("Tables of assets", _assets, session, notices)
-    tables: dict[str, KnownTable] = {}
+    found: dict[str, tuple[str, dict[int, str | None]]] = {}
     for asset_id, asset_uri, extra in assets:
-        found = _table_of(asset_uri, commit_of_event(extra))
-        if found is None:
-            continue
-        key, uri, conn_id = found
-        table = tables.get(key) or KnownTable(key, uri)
-        named = {**table.named, asset_id: conn_id}
-        tables[key] = replace(table, asset_ids=(*table.asset_ids, asset_id), named=named)
+        if (told := _table_of(asset_uri, commit_of_event(extra))) is not None:
+            key, uri, conn_id = told
+            found.setdefault(key, (uri, {}))[1][asset_id] = conn_id
+    tables = {key: KnownTable(key, uri, tuple(named), named=named) for key, (uri, named) in found.items()}
     ordered = dict(sorted(tables.items(), key=lambda item: (item[1].name, item[0])))
     return Known(ordered, tuple(connections), _has_default(), tuple(notices))
 

@@ -10,7 +10,7 @@ from airflow_delta.airflow_internals.web import DagAccessEntity
 from airflow_delta.contract.tags import DAG_ID_TAG, MAP_INDEX_TAG, RUN_ID_TAG, TASK_ID_TAG
 from airflow_delta.task_notes import masked_by_airflow
 from airflow_delta.ui.addresses import commit_url, transaction_url
-from airflow_delta.ui.commit_events import RECENT_EVENTS, events, outlets
+from airflow_delta.ui.commit_events import Event, events, outlets
 from airflow_delta.ui.task_runs import task_run
 from airflow_delta.ui.transaction_values import Asked, CommitRow, Transaction
 from airflow_delta.ui.transactions import airflow_transactions
@@ -44,26 +44,33 @@ def transactions_of(session: Session, viewer: Viewer, table: KnownTable, history
     told = [_of_log(commit) for commit in history["commits"]]
     is_whole = history["older"] is None and not history["begins_at"]
     since = 0 if is_whole else min((commit.at for commit in told), default=None)
-    asked = _asked(session, [table], {table.key: told}, {table.key: since}, _EVENTS)
+    recent = {asset: list(events(session, table, asset, limit=_EVENTS)) for asset in table.asset_ids}
+    asked = _asked(session, [table], recent, {table.key: told}, {table.key: since})
     return airflow_transactions(session, viewer, asked, RUNS_OF_A_TABLE).get(table.key, [])
 
 
-def transactions_of_tables(session: Session, viewer: Viewer, tables: Sequence[KnownTable]) -> dict[str, list[Transaction]]:
-    """Return the same for several tables, from the latest runs and without their logs."""
-    return airflow_transactions(session, viewer, _asked(session, tables, {}, {}, 2 * RECENT_EVENTS), RUNS_OF_THE_LIST)
+def transactions_of_tables(
+    session: Session, viewer: Viewer, tables: Sequence[KnownTable], recent: Mapping[int, Sequence[Event]]
+) -> dict[str, list[Transaction]]:
+    """Return the same for several tables, from the latest runs and without their logs.
+
+    :param recent: the events of all their assets. Without them a committed transaction would look open.
+    :raises LookupError: if some are missing.
+    """
+    return airflow_transactions(session, viewer, _asked(session, tables, recent, {}, {}), RUNS_OF_THE_LIST)
 
 
 def _asked(
     session: Session,
     tables: Sequence[KnownTable],
+    recent: Mapping[int, Sequence[Event]],
     logs: Mapping[str, Sequence[CommitRow]],
     since: Mapping[str, int | None],
-    limit: int,
 ) -> list[Asked]:
     known = outlets(session, [asset_id for table in tables for asset_id in table.asset_ids])
     asked = []
     for table in tables:
-        found = [_of_event(event) for asset in table.asset_ids for event in events(session, table, asset, limit=limit)]
+        found = [_of_event(event) for asset in table.asset_ids for event in recent[asset]]
         commits = [*logs.get(table.key, ()), *found]
         seen = {(commit.task[0], commit.task[2]) for commit in commits if commit.task is not None}
         own = {task for asset in table.asset_ids for task in known.get(asset, ())}
@@ -79,7 +86,7 @@ def _of_log(commit: Mapping[str, Any]) -> CommitRow:
     return CommitRow(commit["version"], commit["timestamp"] or 0, commit["txn_id"], task, keys)
 
 
-def _of_event(event: Any) -> CommitRow:
+def _of_event(event: Event) -> CommitRow:
     said = event.said
     task: TaskKey | None = None
     if event.dag_id and event.run_id and event.task_id:

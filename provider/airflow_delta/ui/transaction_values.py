@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.ui.known import KnownTable
@@ -33,8 +33,7 @@ class Ending:
     rejected_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRow:
+class CommitRow(NamedTuple):
     """A commit, from the log or an event.
 
     :param at: its time, in milliseconds.

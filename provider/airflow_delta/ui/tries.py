@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import func, or_, select
 
@@ -51,8 +50,7 @@ class Run:
     interval: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Try:
+class Try(NamedTuple):  # a page has thousands
     """One try of a task instance.
 
     :param state: ``None`` for one that has not begun.
@@ -157,14 +155,14 @@ def _in_order(earlier: list[Try], latest: Try | None) -> list[Try]:
     tries = sorted(earlier, key=lambda found: found.number)
     if latest is not None:
         if tries and tries[-1].number == latest.number:  # it did not run again: its times are those of the earlier try
-            latest = replace(latest, start=None, end=None)
+            latest = latest._replace(start=None, end=None)
         tries.append(latest)
     marked = []
     for index, found in enumerate(tries):
         after = tries[index + 1] if index + 1 < len(tries) else None
         ended = found.state in ENDED
         final = ended and (after.max_tries > found.max_tries or found.state != "failed" if after is not None else True)
-        marked.append(replace(found, final=final))
+        marked.append(found._replace(final=True) if final else found)
     return marked
 
 

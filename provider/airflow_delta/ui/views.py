@@ -13,7 +13,7 @@ from airflow_delta.contract.tags import DAG_ID_TAG, DETECTION_TAG, RUN_ID_TAG
 from airflow_delta.transaction.conflict_detection import resolved_by
 from airflow_delta.ui.addresses import commit_url, diff_command, rows_url, table_url
 from airflow_delta.ui.checks import checks_shown
-from airflow_delta.ui.commit_events import facts_by_version, intervals, recent_events
+from airflow_delta.ui.commit_events import facts_by_version, intervals, listed_commits, recent_events
 from airflow_delta.ui.formats import operation_group
 from airflow_delta.ui.freshness import freshness
 from airflow_delta.ui.key_warnings import MetKeys, earlier_of_key, met_keys, warned
@@ -70,9 +70,11 @@ def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page
     shown = visible[page * TABLES : (page + 1) * TABLES]
     with database.create_session(scoped=False) as session:
         airflow = FromAirflow(session)
-        found = airflow.read(TRIES, {}, transactions_of_tables, viewer, shown)
-        events = {table.key: airflow.read(EVENTS, [], recent_events, viewer, table) for table in shown}
-    tables = [_row(viewer, table, events[table.key], found.get(table.key, []), root, prefix) for table in shown]
+        recent = airflow.read(EVENTS, {}, recent_events, shown)
+        found = airflow.read(TRIES, {}, transactions_of_tables, viewer, shown, recent)
+    tables = [
+        _row(viewer, table, listed_commits(viewer, table, recent), found.get(table.key, []), root, prefix) for table in shown
+    ]
     connections = [
         {"conn_id": connection.conn_id, "base_path": connection.base_path, "error": connection.error}
         for connection in known.connections
@@ -135,11 +137,7 @@ def _row(
 ) -> dict[str, Any]:
     latest = events[0] if events else {}
     operation = _words(latest.get("operation"))
-    runs = {
-        (event["dag_id"], event["run_id"]): task_run(root, event["dag_id"], event["run_id"])
-        for event in events
-        if event["dag_id"] and event["run_id"]
-    }
+    runs = list(dict.fromkeys((event["dag_id"], event["run_id"]) for event in events if event["dag_id"] and event["run_id"]))
     return {
         "table": table.uri,
         "name": table.name,
@@ -150,7 +148,7 @@ def _row(
         "timestamp": _whole(latest.get("timestamp")),
         "commit_url": commit_url(prefix, table.uri, latest["version"]) if latest else None,
         **_summary(viewer, table, found, events, root, prefix),
-        "runs": list(runs.values())[:_RUNS],
+        "runs": [task_run(root, *run) for run in runs[:_RUNS]],
         "num_runs": len(runs),
         "rows": [_whole(event.get("num_records")) for event in reversed(events)],
         "bytes": [_whole(event.get("num_bytes")) for event in reversed(events)],

@@ -6,7 +6,7 @@ import datetime as dt
 import decimal
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, PredicateException
 from airflow_delta.light_dataclasses import dataclass
@@ -26,8 +26,7 @@ _CUT_OFF = dt.timedelta(microseconds=999)  # bounds of timestamps hold milliseco
 _WRITERS_CUT = 64  # bytes at which some writers of Parquet cut the bounds of text
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnStatistics:
+class ColumnStatistics(NamedTuple):  # there is one for each column of each file
     """Statistics of one column of one file; ``None`` is unknown.
 
     :param rows: rows that are not deleted.
@@ -125,9 +124,30 @@ def _limit(column: ColumnReference, value: Any, *, what: str) -> Any:
     raise DeltaIllegalArgumentException(f"{what}: column {column} is {column.data_type}, which has no bounds")
 
 
-def column_statistics(file: AddFile, column: ColumnReference, configuration: Mapping[str, str]) -> ColumnStatistics:
+@dataclass(frozen=True, slots=True)
+class FileStatistics:
+    """A file with its statistics, decoded once for all columns.
+
+    :param rows: those that no deletion vector marks; ``None`` if that is unknown.
+    """
+
+    file: AddFile
+    rows: int | None
+    told: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, file: AddFile) -> FileStatistics:
+        """Return it; what is not a JSON object says nothing."""
+        try:
+            told = json.loads(file.stats or "{}", parse_float=decimal.Decimal)
+        except ValueError:
+            told = {}
+        return cls(file, live_records(file), told if isinstance(told, dict) else {})
+
+
+def column_statistics(of: FileStatistics, column: ColumnReference, configuration: Mapping[str, str]) -> ColumnStatistics:
     """Return what a file says of a column."""
-    rows = live_records(file)
+    file, rows, stats = of.file, of.rows, of.told
     if column.is_partition:
         text = file.partition_values.get(column.physical_path[0])
         if (instants := possible_instants(text, column.data_type)) is not None:  # which one, the reader's time zone tells
@@ -136,12 +156,6 @@ def column_statistics(file: AddFile, column: ColumnReference, configuration: Map
         nulls = rows if value is None else 0
         value = _as_decimal(value) if _is_number(column.data_type) else value
         return ColumnStatistics(file.path, rows, nulls, value, value, value, value)
-    try:
-        stats = json.loads(file.stats or "{}", parse_float=decimal.Decimal)
-    except ValueError:
-        stats = {}
-    if not isinstance(stats, dict):
-        stats = {}
     wide = file.deletion_vector is not None or stats.get("tightBounds") is False
     nulls = _leaf(stats, "nullCount", column)
     nulls = nulls if isinstance(nulls, int) and (not wide or nulls == 0) else None

@@ -20,7 +20,14 @@ from airflow_delta.log.features.stats_columns import indexed_leaves
 from airflow_delta.log.schema.partition_values import parse_timestamp
 from airflow_delta.log.schema.types import FLOATING
 from airflow_delta.table.audit.audited_table import AuditedTable
-from airflow_delta.table.audit.bounds import ColumnStatistics, column_statistics, comparable_value, named_column, plain
+from airflow_delta.table.audit.bounds import (
+    ColumnStatistics,
+    FileStatistics,
+    column_statistics,
+    comparable_value,
+    named_column,
+    plain,
+)
 from airflow_delta.table.audit.checks import by_name, check_severity
 from airflow_delta.table.audit.unique import StagedKeys, UndecidedKeysError
 
@@ -189,7 +196,7 @@ def _change_check(low: decimal.Decimal | None, high: decimal.Decimal | None) -> 
 
 def _statistics(table: AuditedTable, column: ColumnReference) -> Iterator[ColumnStatistics]:
     for file in table.staged:
-        yield column_statistics(file, column, table.target.configuration)
+        yield column_statistics(FileStatistics.of(file), column, table.target.configuration)
 
 
 def _nulls_check(name: str, limit: decimal.Decimal) -> Check:

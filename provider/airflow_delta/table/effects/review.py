@@ -21,7 +21,7 @@ from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.expressions.name_resolution import Columns, UnsupportedError
 from airflow_delta.log.schema.partition_values import normalise
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.audit.bounds import ColumnStatistics, column_statistics, plain
+from airflow_delta.table.audit.bounds import ColumnStatistics, FileStatistics, column_statistics, plain
 from airflow_delta.table.changes.find import ChangedFiles, add_rewritten
 from airflow_delta.table.commit.planned_commit import planned_commit
 from airflow_delta.table.effects.difference import difference
@@ -311,10 +311,12 @@ def _columns(
     names = list(dict.fromkeys([*new, *old]))
     if sum(map(len, files)) * min(len(names), limits.columns) > 2 * limits.statistics:
         return [], len(names)
+    decoded = {id(file): FileStatistics.of(file) for side in files for file in side}  # most are on both sides
+    were, are = ([decoded[id(file)] for file in side] for side in files)
     columns = []
     for name in names[: limits.columns]:
-        was = None if before is None or name not in old else _state(old[name], before, files[0])
-        now = _state(new[name], after, files[1]) if name in new else None
+        was = None if before is None or name not in old else _state(old[name], before, were)
+        now = _state(new[name], after, are) if name in new else None
         columns.append(ReviewedColumn(name=name, type=str((new.get(name) or old[name]).data_type), before=was, after=now))
     return columns, len(names)
 
@@ -332,22 +334,23 @@ def _references(metadata: Metadata) -> dict[str, ColumnReference]:
     return found
 
 
-def _statistics(file: AddFile, column: ColumnReference, configuration: Mapping[str, str]) -> ColumnStatistics:
+def _statistics(file: FileStatistics, column: ColumnReference, configuration: Mapping[str, str]) -> ColumnStatistics:
     try:
         return column_statistics(file, column, configuration)
     except DeltaAnalysisException:  # a partition value in another writer's spelling
-        return ColumnStatistics(file.path)
+        return ColumnStatistics(file.file.path)
 
 
-def _state(column: ColumnReference, metadata: Metadata, files: Sequence[AddFile]) -> ColumnState:
+def _state(column: ColumnReference, metadata: Metadata, files: Sequence[FileStatistics]) -> ColumnState:
     told = [_statistics(file, column, metadata.configuration) for file in files]
     nulls = [one.nulls for one in told]
     valued = [one for one in told if not one.empty]
     low, high = [one.low for one in valued], [one.high for one in valued]
     physical = column.physical_path[0]
+    values = {one.file.partition_values.get(physical) or None for one in files} - {None} if column.is_partition else None
     return ColumnState(
         nulls=None if None in nulls else sum(one or 0 for one in nulls),
         low=None if not low or None in low else plain(min(low)),
         high=None if not high or None in high else plain(max(high)),
-        distinct=len({file.partition_values.get(physical) or None for file in files} - {None}) if column.is_partition else None,
+        distinct=None if values is None else len(values),
     )
