@@ -8,7 +8,6 @@ worker checks the result again.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,12 +19,13 @@ from airflow_delta.exceptions import (
     InvariantViolationException,
     SchemaMismatchException,
 )
+from airflow_delta.lazy_patterns import lazy_pattern
 
 Type = Any
 """A type in Spark's JSON form: a name, or an object with ``type``."""
 
 _ATOMIC = {"string", "boolean", "binary", "date", "timestamp", "timestamp_ntz", "float", "double", *DIGITS}
-_INVALID_NAME = re.compile(r"[ ,;{}()\n\t=]")
+_INVALID_NAME = lazy_pattern(r"[ ,;{}()\n\t=]")
 # SQL's store assignment, also where digits of a number are lost.
 _WIDER = {
     "byte": {"short", "integer", "long", "float", "double"},

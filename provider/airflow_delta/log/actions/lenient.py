@@ -7,13 +7,14 @@ what the strict decoder refuses is read this way: it costs nothing while a log i
 
 from __future__ import annotations
 
-import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+
+from airflow_delta.lazy_patterns import lazy_pattern
 
 _Fix = Callable[[msgspec.Raw], Any]
 
@@ -99,7 +100,7 @@ def _given(raw: msgspec.Raw) -> Any:
     return msgspec.UNSET if _is_null(raw) else raw
 
 
-_NUMBER = re.compile(rb"(-?)(\d{1,19})(?:\.(\d{0,40}))?(?:[eE]\+?(\d{1,2}))?")
+_NUMBER = lazy_pattern(rb"(-?)(\d{1,19})(?:\.(\d{0,40}))?(?:[eE]\+?(\d{1,2}))?")
 
 
 def _whole(raw: msgspec.Raw) -> Any:

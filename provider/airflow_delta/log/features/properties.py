@@ -32,6 +32,7 @@ from airflow_delta.contract.delta_names import (
     UNIVERSAL_FORMAT,
 )
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 
 PREFIX = "delta."
@@ -56,7 +57,7 @@ _UNITS = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
-_INTERVAL_PART = re.compile(r"([+-]?\d{1,18}(?:\.\d++)?)\s++([a-z]++)", re.ASCII)
+_INTERVAL_PART = lazy_pattern(r"([+-]?\d{1,18}(?:\.\d++)?)\s++([a-z]++)", re.ASCII)
 
 
 def parse_interval(text: str) -> int:

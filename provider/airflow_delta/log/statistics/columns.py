@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import operator
-import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -16,13 +15,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.expressions.ast import ColumnReference
 from airflow_delta.log.schema.partition_values import parse_timestamp, partition_array, possible_instants
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
 
 # Names that no struct type can have as those of fields: documents with these are decoded as a whole.
-_NO_FIELD = re.compile(r'["\\\x00-\x1f]')
+_NO_FIELD = lazy_pattern(r'["\\\x00-\x1f]')
 # Rows held as Python objects at a time.
 _CHUNK = 1 << 16
 
