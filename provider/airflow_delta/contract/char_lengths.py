@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from airflow_delta.contract.payloads import Json
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.lazy_patterns import lazy_pattern
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import Json
 
 DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata of a field: its declared type as SQL spells it, nested types included."""

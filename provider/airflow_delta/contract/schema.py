@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.casts import DECIMAL, DIGITS, WIDENS, cast_of
 from airflow_delta.contract.delta_names import COLLATIONS
-from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import (
     InvariantViolationException,
     SchemaMismatchException,
 )
 from airflow_delta.lazy_patterns import lazy_pattern
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import Json
 
 Type = Any
 """A type in Spark's JSON form: a name, or an object with ``type``."""

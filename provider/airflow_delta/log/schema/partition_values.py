@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.lazy_patterns import lazy_pattern
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType, arrow_type
 
 if TYPE_CHECKING:
@@ -283,6 +284,6 @@ def partition_array(texts: pa.Array, data_type: DataType) -> pa.Array:
 
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
-    encoded = texts.dictionary_encode()
+    encoded = kernels.dictionary_encode(texts)
     values = [parse_partition_value(text, data_type) for text in encoded.dictionary.to_pylist()]
-    return array(values, arrow_type(data_type)).take(encoded.indices)
+    return kernels.take(array(values, arrow_type(data_type)), encoded.indices)
