@@ -7,7 +7,6 @@ worker checks the result again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -463,17 +462,3 @@ def variant_columns(struct: Json) -> list[str]:
         return any(map(holds, [*parts, *(f["type"] for f in data_type.get("fields", ()))]))
 
     return [f["name"] for f in struct["fields"] if holds(f["type"])]
-
-
-def parse_struct(schema_string: str) -> Json:
-    """Return the schema of a ``schemaString`` as decoded JSON.
-
-    :raises SchemaMismatchException: if it is not a schema.
-    """
-    try:
-        value = json.loads(schema_string)
-        if value["type"] != "struct":
-            raise ValueError("not a struct")
-    except (ValueError, KeyError, TypeError) as error:
-        raise SchemaMismatchException(f"Not Spark's JSON form of a schema ({error}): {schema_string[:200]!r}") from error
-    return dict(value)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.contract.payloads import ScanPlan
-from airflow_delta.contract.schema import find_field, parse_struct
+from airflow_delta.contract.schema import find_field
+from airflow_delta.contract.schema_string import parse_struct
 from airflow_delta.lazy_patterns import lazy_pattern
 
 AS_IN_LOG = "as in the log"

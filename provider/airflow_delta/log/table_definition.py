@@ -10,7 +10,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.schema import parse_struct
+from airflow_delta.contract.schema_string import parse_struct
 from airflow_delta.exceptions import Subject
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Metadata, Protocol

@@ -66,14 +66,14 @@ def test_a_kernel_gives_what_pyarrow_compute_gives(name: str, arguments: tuple[A
 @pytest.mark.parametrize("name", USED)
 def test_what_is_called_here_is_the_kernel_of_that_name(name: str) -> None:
     assert name in kernels._WRITTEN or kernels._function(name) is not None
-    if name not in kernels._WRITTEN:
-        assert kernels._compute().get_function(name.rstrip("_")).name == getattr(pc, name).__arrow_compute_function__["name"]
+    known = getattr(getattr(pc, name), "__arrow_compute_function__", {"name": name})  # some are written by hand
+    assert name in kernels._WRITTEN or kernels._compute().get_function(name.rstrip("_")).name == known["name"]
 
 
 def test_what_does_not_fit_is_an_error_too() -> None:
     with pytest.raises(pa.ArrowInvalid):
         kernels.cast(TEXTS, pa.int64())
-    with pytest.raises(TypeError):
+    with pytest.raises(pa.ArrowInvalid):
         kernels.equal(NUMBERS)
     with pytest.raises(AttributeError):
         _ = kernels.no_kernel
