@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import gc
 import json
 import os
 import subprocess
@@ -211,6 +212,7 @@ def as_the_dag_processor(files: list[str], repeats: int, *, preloads: bool) -> l
         preload("for_dag_files")
     for path in files:
         processor._pre_import_airflow_modules(path, structlog.get_logger())
+    gc.freeze()  # as the Dag processor does before it forks
     found = [(float("inf"), 0)] * len(files)
     for _ in range(repeats):
         for position, path in enumerate(files):
@@ -221,6 +223,7 @@ def as_the_dag_processor(files: list[str], repeats: int, *, preloads: bool) -> l
 def as_a_worker(table: str, repeats: int, *, preloads: bool, parse: str, plain: str) -> dict[str, tuple[float, list[int]]]:
     """Return CPU of an empty task, a start and a commit, each the fork of a worker that parses the Dag file first; modules loaded."""
     import airflow.plugins_manager
+    import airflow.sdk.execution_time.supervisor
     import airflow.sdk.execution_time.task_runner
 
     import imports
@@ -228,6 +231,7 @@ def as_a_worker(table: str, repeats: int, *, preloads: bool, parse: str, plain: 
     airflow.plugins_manager.ensure_plugins_loaded()
     if preloads:
         preload("for_tasks")
+        gc.freeze()  # as a LocalExecutor does; other executors do not, and the imports of a task make Python search all of Airflow
 
     def counted(path: str, work: Callable[[], Any]) -> dict[str, Any]:
         number = parsed(path)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from airflow_delta.lazy_patterns import lazy_pattern
+
 MASK = "***"
 
 
@@ -20,24 +22,24 @@ def _words(text: str) -> frozenset[str]:
 
 
 # The part between the scheme and an @ in the authority. In Azure URLs that may be a container (container@account).
-_USER_INFO = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/?#\s\"'<>]*)@")
+_USER_INFO = lazy_pattern(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/?#\s\"'<>]*)@")
 _CONTAINERS = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl", "az", "azure"})
 # A password with a slash, which ends the authority for a parser: s3://key:a/b@bucket. A bucket has no colon; a host may.
-_BUCKET_USER = re.compile(
+_BUCKET_USER = lazy_pattern(
     r"(?<![A-Za-z0-9+.-])(?P<scheme>s3[an]?|gcs|gs|abfss?|wasbs?|adl|az|azure)://(?P<user>[^/?#@\s\"'<>]{0,300}:[^\s\"'<>]{0,300})@",
     re.IGNORECASE,
 )
-_SLASHED_USER = re.compile(
+_SLASHED_USER = lazy_pattern(
     r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
     r"(?P<user>[^/?#@:\s\"'<>\[]{1,300}:(?!\d+[/?#])[^/?#@\s\"'<>]{0,300}[/?#][^\s\"'<>]{0,300})@"
 )
 # A key and a secret without an @, before a slash: s3://key:secret/t.
-_COLON = re.compile(r"(?P<scheme>s3[an]?|gcs|gs|abfss?|wasbs?|adl|az|azure)://[^/?#@\s\"'<>]*:[^/?#@\s\"'<>]+", re.IGNORECASE)
+_COLON = lazy_pattern(r"(?P<scheme>s3[an]?|gcs|gs|abfss?|wasbs?|adl|az|azure)://[^/?#@\s\"'<>]*:[^/?#@\s\"'<>]+", re.IGNORECASE)
 # Parameters of URLs, such as signed ones and those of JDBC: ?password=..., &sig=..., ;password=...
-_URL = re.compile(r"(?:(?:https?|sc)://|jdbc:)[^\s\"'<>]*", re.IGNORECASE)
-_LOCATION_PARAMETER = re.compile(r"(?P<start>[?&#;](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>[^&;#\s\"'<>()]+)")
-_ORACLE = re.compile(r"(?P<driver>jdbc:oracle:[a-z0-9]+:)[^@\s\"'<>]{1,500}@", re.IGNORECASE)
-_PARAMETER = re.compile(r"(?P<start>[?&;(,#](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>\{[^}\s]{0,200}\}|[^&;#\s\"'<>()]+)")
+_URL = lazy_pattern(r"(?:(?:https?|sc)://|jdbc:)[^\s\"'<>]*", re.IGNORECASE)
+_LOCATION_PARAMETER = lazy_pattern(r"(?P<start>[?&#;](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>[^&;#\s\"'<>()]+)")
+_ORACLE = lazy_pattern(r"(?P<driver>jdbc:oracle:[a-z0-9]+:)[^@\s\"'<>]{1,500}@", re.IGNORECASE)
+_PARAMETER = lazy_pattern(r"(?P<start>[?&;(,#](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>\{[^}\s]{0,200}\}|[^&;#\s\"'<>()]+)")
 _HARMLESS_PARAMETERS = _words("""
     comp continuation-token database databasename delete delimiter encoding-type encrypt fetch-owner list-type marker
     max-keys partnumber prefix restype start-after uploads versionid x-id table version limit before offset page part q
@@ -56,7 +58,7 @@ _SECRET_PARTS = _words("""
     keyfile keytab masterkey passphrase passwd password privatekey secret serviceaccount signature token webhook
 """)
 _SECRET_WORDS = frozenset({"auth", "bearer", "dsn", "jaas", "key", "keys", "kms", "pass", "proxy", "pwd", "sas", "sig", "user"})
-_WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_WORD = lazy_pattern(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 # Options of object stores, without the prefix of the store.
 _STORE_OPTIONS = _words("""
@@ -109,7 +111,7 @@ _DELTA_NAMES = _words("""
 """)
 _SPARK_PREFIXES = ("parquet.", "orc.", "spark.sql.")
 _BOOLEANS = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", ""})
-_SMALL_NUMBER = re.compile(r"[+-]?\d{1,6}(\.\d{1,3})?\s?(ms|s|m|min|h|d|b|k|kb|mb|gb)?", re.IGNORECASE)
+_SMALL_NUMBER = lazy_pattern(r"[+-]?\d{1,6}(\.\d{1,3})?\s?(ms|s|m|min|h|d|b|k|kb|mb|gb)?", re.IGNORECASE)
 
 
 # -- texts --------------------------------------------------------------------------------------------------------------------
@@ -122,14 +124,17 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """
     for secret in sorted({value for value in secrets if len(value) > 3}, key=len, reverse=True):
         text = text.replace(secret, MASK)
-    if "//" in text or "jdbc:" in text:
+    if "@" in text:
         text = _ORACLE.sub(rf"\g<driver>{MASK}@", text)
         for slashed in (_BUCKET_USER, _SLASHED_USER):
             text = slashed.sub(rf"\g<scheme>://{MASK}@", text)
         text = _USER_INFO.sub(lambda match: f"{match['scheme']}://{_masked_user(match['scheme'], match['user'])}@", text)
+    if text.count(":") > 1:
         text = _COLON.sub(rf"\g<scheme>://{MASK}", text)
+    if "=" in text:
         text = _URL.sub(lambda url: _PARAMETER.sub(_masked_parameter, url[0]), text)
-    return _LOCATION_PARAMETER.sub(_masked_secret, text)  # a path may have such parameters, too: /data/t?sig=...
+        text = _LOCATION_PARAMETER.sub(_masked_secret, text)  # a path may have such parameters, too: /data/t?sig=...
+    return text
 
 
 def masked_values(value: Any, secrets: Iterable[str] = ()) -> Any:
@@ -192,7 +197,11 @@ def _masked_json(text: str) -> str:
 
 def has_user_info(uri: str) -> bool:
     """Return whether a URI has a user or a password before its host (the container of an Azure URI is neither)."""
-    if _BUCKET_USER.search(uri) or _SLASHED_USER.search(uri) or _COLON.match(uri):
+    if uri.count(":") > 1 and _COLON.match(uri):
+        return True
+    if "@" not in uri:
+        return False
+    if _BUCKET_USER.search(uri) or _SLASHED_USER.search(uri):
         return True
     return any(_masked_user(match["scheme"], match["user"]) != match["user"] for match in _USER_INFO.finditer(uri))
 
@@ -204,7 +213,8 @@ def secret_of_location(uri: str) -> str | None:
     """
     if has_user_info(uri):
         return "user or password"
-    found = next((match for match in _LOCATION_PARAMETER.finditer(uri) if _is_secret_parameter(match["name"])), None)
+    parameters = _LOCATION_PARAMETER.finditer(uri) if "=" in uri else ()
+    found = next((match for match in parameters if _is_secret_parameter(match["name"])), None)
     return f"{found['start'][0]}{found['name']}=" if found is not None else None
 
 

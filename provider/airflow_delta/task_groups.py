@@ -6,7 +6,6 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import attrs
@@ -14,6 +13,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
 from airflow_delta.contract.kinds import table_text
+from airflow_delta.contract.near_words import near_words
 from airflow_delta.dag_checks import check_dag_overwrites
 from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -171,7 +171,7 @@ class DeltaTransactionGroup(TaskGroup):
             name for task in self.iter_tasks() for name in parameters_of(getattr(task, "operator_class", None) or type(task))
         }
         if unknown := sorted(set(self.stage_kwargs) - known):
-            close = get_close_matches(unknown[0], sorted(known), n=1)
+            close = near_words(unknown[0], sorted(known))
             raise DeltaIllegalArgumentException(
                 f"The stage_kwargs of the transaction {self.group_id!r} have {', '.join(map(repr, unknown))}, which no task in "
                 f"the block takes{f': is {close[0]!r} meant?' if close else '.'}"

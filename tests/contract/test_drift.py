@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_delta.contract.drift import SchemaDifference, check_schema, differences
-from airflow_delta.contract.schema import parse_struct
+from airflow_delta.contract.schema_string import parse_struct
 from airflow_delta.contract.table_rules import IdentityRule, TableRules
 from airflow_delta.exceptions import SchemaDriftException, SchemaMismatchException
 from airflow_delta.table.definition.columns_sql import schema_of_columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -196,8 +197,10 @@ import airflow_delta.log
 from airflow_delta.log import DeltaLog, AddFile
 snapshot = DeltaLog.for_table({table!r}).snapshot
 print(snapshot.version, snapshot.metadata.id, snapshot.protocol.min_writer_version, snapshot.transaction_version("app"))
-heavy = {{"pyarrow", "sqlglot", "obstore", "tenacity", "pyspark", "deltalake"}} & set(sys.modules)
-print(sorted(heavy))
+unused = {{"pyarrow", "sqlglot", "obstore", "tenacity", "pyspark", "deltalake", "difflib", "airflow_delta.contract.payloads"}}
+print(sorted(unused & set(sys.modules)))
+own = [name for name in sys.modules if name.startswith("airflow_delta")]
+assert len(own) <= 78, own
 """
 
 
@@ -214,6 +217,44 @@ def test_a_start_imports_nothing_heavy(table: Path, source: str) -> None:
     script = STARTS.format(provider=provider, table=str(table))
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
     assert result.stdout.splitlines() == [f"0 {tables.TABLE_ID} 2 4", "[]"]
+
+
+LISTS = """
+import sys
+from airflow_delta.log import DeltaLog
+files = DeltaLog.for_table({table!r}).snapshot.files({predicate!r}, columns={columns!r})
+print(files.num_rows)
+unused = {{"pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet", "pandas", "sqlglot", "obstore", "tenacity", "difflib"}}
+print(sorted(unused & set(sys.modules)))
+"""
+SELECTED = {"part = 'a'": 3, "part IN ('b', 'c') AND id > 19": 1, "part = 'a' AND id = 3": 1, "": 5}
+
+
+@pytest.mark.parametrize("columns", [["path", "size"], None], ids=["two columns", "all columns"])
+@pytest.mark.parametrize("predicate", SELECTED)
+@pytest.mark.parametrize("source", ["commits", "checkpoint", "checkpoint and commits"])
+def test_a_listing_imports_only_what_it_uses(table: Path, source: str, predicate: str, columns: list[str] | None) -> None:
+    removed = tables.add("a-0", part="a", stats=stats(1))
+    files = [tables.add(f"{part}-{number}", part=part, stats=stats(number)) for part in "ab" for number in (1, 2)]
+    base, later = [tables.protocol(), tables.metadata(partition_columns=["part"]), removed, *files], tables.add("a-3", part="a")
+    if source == "checkpoint":
+        base.append(later)
+    tables.write_commit(table, 0, *base)
+    if source != "commits":
+        tables.write_checkpoint_by_hand(table, 0, base)
+    tables.write_commit(table, 1, tables.remove("a-0"), *([] if source == "checkpoint" else [later]))
+    provider = str(Path(__import__("airflow_delta").__file__).parents[1])
+    script = LISTS.format(table=str(table), predicate=predicate or None, columns=columns)
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=240,
+        env=os.environ | {"PYTHONPATH": provider},
+    )
+    expected = ["pyarrow.parquet"] if source != "commits" else []
+    assert result.stdout.splitlines() == [str(SELECTED[predicate]), str(expected)]
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])

@@ -51,7 +51,7 @@ for name in ("airflow", "pyarrow", "msgspec", "sqlglot", "obstore", "tenacity", 
 def test_the_zip_holds_what_spark_needs_and_nothing_else(tmp_path):
     path = build_package(str(tmp_path))
     names = zipfile.ZipFile(path).namelist()
-    modules = {"__init__.py", "__init__.pyi", "lazy.py", "light_dataclasses.py", "masking.py", "version.py"}
+    modules = {"__init__.py", "__init__.pyi", "lazy.py", "lazy_patterns.py", "light_dataclasses.py", "masking.py", "version.py"}
     assert {name.split("/")[1] for name in names} == modules | {"contract", "exceptions", "spark"}
     assert "airflow_delta/spark/stage.py" in names
     assert {name for name in names if not name.endswith(".py")} == {

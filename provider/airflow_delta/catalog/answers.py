@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from airflow_delta.lazy_patterns import lazy_pattern
+
 STAGED_COMMITS = "_delta_log/_staged_commits"
-_FILE_NAME = re.compile(r"(\d{20})\.[0-9A-Za-z_-]+\.json")
+_FILE_NAME = lazy_pattern(r"(\d{20})\.[0-9A-Za-z_-]+\.json")
 
 
 class CatalogCommit(msgspec.Struct, rename="kebab", frozen=True):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from airflow_delta.lazy_patterns import lazy_pattern
+
 KEEPS = "keeps"
 """Every value can be stored in the other type: no fraction, digit, time of day or instant is lost."""
 
@@ -17,7 +19,7 @@ WIDENS = "widens"
 DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 """Decimal digits of integers, as in Spark."""
 
-DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+DECIMAL = lazy_pattern(r"decimal\((\d+),(-?\d+)\)")
 
 _WIDENS = {
     "byte": {"short", "integer", "long", "double"},

@@ -15,13 +15,14 @@ from airflow_delta.contract.delta_names import (
     FEATURE_PREFIX,
 )
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from typing import Self  # not in Python 3.10, which clusters may have
 
 _PART = r"`(?:[^`]|``)+`|[^`.\s/:]+"
-_NAME = re.compile(rf"({_PART})\.({_PART})\.({_PART})")
+_NAME = lazy_pattern(rf"({_PART})\.({_PART})\.({_PART})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def _quoted(part: str) -> str:
 
 
 TABLE_ID = "io.unitycatalog.tableId"
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID = lazy_pattern(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REQUIREMENTS = {
     CHECKPOINT_POLICY: "v2",
     ENABLE_IN_COMMIT_TIMESTAMPS: "true",

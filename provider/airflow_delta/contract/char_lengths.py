@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from airflow_delta.contract.payloads import Json
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.lazy_patterns import lazy_pattern
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import Json
 
 DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata of a field: its declared type as SQL spells it, nested types included."""
 
 _MAX_NESTED = 100
 
-_LIMITED = re.compile(r"(?:var)?char\((\d+)\)")
+_LIMITED = lazy_pattern(r"(?:var)?char\((\d+)\)")
 
-_CHAR = re.compile(r"char\((\d+)\)")
+_CHAR = lazy_pattern(r"char\((\d+)\)")
 
-_NAME = re.compile(r"`((?:[^`]|``)+)`|([^:`,<>]+)")
+_NAME = lazy_pattern(r"`((?:[^`]|``)+)`|([^:`,<>]+)")
 
 
 def char_length(field: Json) -> int | None:

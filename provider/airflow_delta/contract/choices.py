@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from airflow_delta.contract.near_words import near_words
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 Choices = Mapping[str, Sequence[str]]
@@ -52,7 +52,7 @@ def choice_problem(name: str, value: Any, allowed: Sequence[str]) -> str | None:
         return next((problem for each in value if (problem := choice_problem(name, each, allowed)) is not None), None)
     if not is_literal(value) or value in allowed:
         return None
-    near = difflib.get_close_matches(value.lower(), {word.lower(): word for word in allowed}, n=1)
+    near = near_words(value.lower(), {word.lower(): word for word in allowed})
     meant = next((f" Did you mean {word!r}?" for word in allowed if near and word.lower() == near[0]), "")
     return f"{name} must be one of {', '.join(allowed)}, got {value!r}.{meant}"
 

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator
 from airflow_delta.contract.operations import WriteArguments
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.request import StageRequest
-from airflow_delta.contract.schema import Type, fields_by_name, parse_struct, type_name
+from airflow_delta.contract.schema import Type, fields_by_name, type_name
+from airflow_delta.contract.schema_string import parse_struct
 from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import SchemaDriftException
 from airflow_delta.light_dataclasses import dataclass

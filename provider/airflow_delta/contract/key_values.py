@@ -5,7 +5,6 @@ Only types whose values compare alike on Spark, in statistics and in Python, and
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from datetime import date
 from typing import Any
@@ -15,6 +14,7 @@ from airflow_delta.contract.char_lengths import DECLARED
 from airflow_delta.contract.delta_names import COLLATIONS
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.schema import find_field, type_name
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 
 MAX_ROWS = 100_000
@@ -26,9 +26,9 @@ MAX_CHARACTERS = 8 * 1024 * 1024
 MAX_TEXT = 512
 """Maximum number of bytes of a text; a column with a longer one is not reported."""
 
-_DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_NUMBER = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?")
+_DECIMAL = lazy_pattern(r"decimal\(([0-9]+),([0-9]+)\)")
+_DATE = lazy_pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_NUMBER = lazy_pattern(r"-?([0-9]+)(?:\.([0-9]+))?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.masking import masked, secret_of_location
 
@@ -59,18 +60,18 @@ PAGES: Mapping[str, str] = {S3: "docs/how-to/s3.md", AZURE: "docs/how-to/azure.m
 """The page that says how workers and Spark reach a store."""
 
 _NO_ACCOUNT = "az"
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_LOCAL = re.compile(r"file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
+_SCHEME = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_LOCAL = lazy_pattern(r"file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
 
 # Names by the rules of each cloud, without their lower limits of length (emulators have none).
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html (the rules of old buckets, too)
 # https://cloud.google.com/storage/docs/buckets#naming
 # https://learn.microsoft.com/rest/api/storageservices/naming-and-referencing-containers--blobs--and-metadata
-_BUCKET = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
-_CONTAINER = re.compile(r"\$(?:root|web|logs)|[a-z0-9](?:-?[a-z0-9]){0,62}")
-_WORKSPACE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._ -]{0,254}[A-Za-z0-9])?")
-_ACCOUNT = re.compile(r"[a-z0-9]{1,24}(?:-secondary)?")
-_AUTHORITY = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253})?|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
+_BUCKET = lazy_pattern(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
+_CONTAINER = lazy_pattern(r"\$(?:root|web|logs)|[a-z0-9](?:-?[a-z0-9]){0,62}")
+_WORKSPACE = lazy_pattern(r"[A-Za-z0-9](?:[A-Za-z0-9._ -]{0,254}[A-Za-z0-9])?")
+_ACCOUNT = lazy_pattern(r"[a-z0-9]{1,24}(?:-secondary)?")
+_AUTHORITY = lazy_pattern(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253})?|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _AZURE_SUFFIXES = (
     "core.windows.net",
     "core.chinacloudapi.cn",
@@ -81,7 +82,7 @@ _AZURE_SUFFIXES = (
 PUBLIC_AZURE = _AZURE_SUFFIXES[0]
 _DEFAULT_PORT = ":8020"
 _FABRIC = "fabric.microsoft.com"
-_AZURE_HOST = re.compile(rf"([a-z0-9-]+)\.(?:dfs|blob)\.({'|'.join(map(re.escape, _AZURE_SUFFIXES))})")
+_AZURE_HOST = lazy_pattern(rf"([a-z0-9-]+)\.(?:dfs|blob)\.({'|'.join(map(re.escape, _AZURE_SUFFIXES))})")
 
 
 @dataclass(frozen=True, slots=True)

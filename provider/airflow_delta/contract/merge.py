@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from airflow_delta.contract.arguments import SourceArguments
+from airflow_delta.contract.near_words import near_words
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.scd2 import HistoryArguments
 from airflow_delta.exceptions import DeltaAnalysisException, StagingException
@@ -134,7 +134,7 @@ def clauses_problem(clauses: Sequence[Mapping[str, object] | MergeClause]) -> st
     """Return what is wrong with clauses, without looking at their SQL; ``None`` if nothing is."""
     for clause in clauses:
         if isinstance(clause, Mapping) and (unknown := [name for name in clause if name not in _FIELDS]):
-            near = difflib.get_close_matches(str(unknown[0]), _FIELDS, n=1)
+            near = near_words(str(unknown[0]), _FIELDS)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
             return f"has a clause with {unknown[0]!r}{meant}; a clause has {', '.join(_FIELDS)}"
     try:

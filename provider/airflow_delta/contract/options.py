@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from airflow_delta.contract.queries import check_query
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.masking import has_secret, has_user_info, refused_options
 
 REQUEST_PROPERTY = "spark.airflow_delta.request"
@@ -27,7 +27,7 @@ SECRET_PROPERTY = "spark.airflow_delta.source.secret"  # noqa: S105 - a name
 CONNECTION = "conn_id"
 """Key of a source that names the Airflow connection with its secret options."""
 
-_NAME = re.compile(r"[\w.`:/-]+")
+_NAME = lazy_pattern(r"[\w.`:/-]+")
 """The name of a table, or a path: a query has more than one word, or parentheses."""
 
 _SOURCE_KEYS = ("sql", "path", "format", "options", CONNECTION)

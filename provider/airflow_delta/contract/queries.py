@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 
-_VARIABLE = re.compile(r"\$\{(?!\{)")  # ${{ x }}: a dollar sign before a template, and no variable of Spark's
+_VARIABLE = lazy_pattern(r"\$\{(?!\{)")  # ${{ x }}: a dollar sign before a template, and no variable of Spark's
 CALLS_JVM = ("reflect", "try_reflect", "java_method")
 """Functions of Spark SQL that call any method of a class on the driver."""
 
 NAMES_FROM_TEXT = "identifier"
 """The function that turns text into the name of a column or table."""
 
-_CALLED = re.compile(rf"\b({'|'.join(CALLS_JVM)}|{NAMES_FROM_TEXT})\b", re.IGNORECASE)
-_USING = re.compile(r"\busing\b", re.IGNORECASE)
-_NAMED = re.compile(r"\(\s*(?::\w+|'[\w.`-]*')\s*\)")
+_CALLED = lazy_pattern(rf"\b({'|'.join(CALLS_JVM)}|{NAMES_FROM_TEXT})\b", re.IGNORECASE)
+_USING = lazy_pattern(r"\busing\b", re.IGNORECASE)
+_NAMED = lazy_pattern(r"\(\s*(?::\w+|'[\w.`-]*')\s*\)")
 """The parameter or the literal of ``IDENTIFIER``."""
 
 
@@ -72,17 +73,17 @@ def _next(text: str, place: int, skipped: str = "") -> int:
 
 
 # A backslash makes Spark continue the comment on the next line.
-_LINE_END = re.compile(r"(?<!\\)[\r\n]")
+_LINE_END = lazy_pattern(r"(?<!\\)[\r\n]")
 
 
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     r"""
       `[^`]*` | --(?:\\\n|[^\r\n])* | /\*.*?\*/ | \b[rR](?:'[^']*'|"[^"]*")
     | (?P<string>'[^'\\]*(?:(?:\\.|'')[^'\\]*)*'|"[^"\\]*(?:(?:\\.|"")[^"\\]*)*")
     """,
     re.VERBOSE | re.DOTALL,
 )
-_WITHIN = re.compile(r"""(\\.)|''|\"\"""", re.DOTALL)
+_WITHIN = lazy_pattern(r"""(\\.)|''|\"\"""", re.DOTALL)
 
 
 def with_escaped_quotes(text: str) -> str:

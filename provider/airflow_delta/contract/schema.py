@@ -7,25 +7,26 @@ worker checks the result again.
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.casts import DECIMAL, DIGITS, WIDENS, cast_of
 from airflow_delta.contract.delta_names import COLLATIONS
-from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import (
     InvariantViolationException,
     SchemaMismatchException,
 )
+from airflow_delta.lazy_patterns import lazy_pattern
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import Json
 
 Type = Any
 """A type in Spark's JSON form: a name, or an object with ``type``."""
 
 _ATOMIC = {"string", "boolean", "binary", "date", "timestamp", "timestamp_ntz", "float", "double", *DIGITS}
-_INVALID_NAME = re.compile(r"[ ,;{}()\n\t=]")
+_INVALID_NAME = lazy_pattern(r"[ ,;{}()\n\t=]")
 # SQL's store assignment, also where digits of a number are lost.
 _WIDER = {
     "byte": {"short", "integer", "long", "float", "double"},
@@ -461,17 +462,3 @@ def variant_columns(struct: Json) -> list[str]:
         return any(map(holds, [*parts, *(f["type"] for f in data_type.get("fields", ()))]))
 
     return [f["name"] for f in struct["fields"] if holds(f["type"])]
-
-
-def parse_struct(schema_string: str) -> Json:
-    """Return the schema of a ``schemaString`` as decoded JSON.
-
-    :raises SchemaMismatchException: if it is not a schema.
-    """
-    try:
-        value = json.loads(schema_string)
-        if value["type"] != "struct":
-            raise ValueError("not a struct")
-    except (ValueError, KeyError, TypeError) as error:
-        raise SchemaMismatchException(f"Not Spark's JSON form of a schema ({error}): {schema_string[:200]!r}") from error
-    return dict(value)

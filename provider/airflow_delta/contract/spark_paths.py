@@ -6,20 +6,20 @@ Hadoop's rules. The normal form is ``authority/path`` with nothing encoded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from urllib.parse import unquote
 
 from airflow_delta.contract.location import GCS, S3, store_of
 from airflow_delta.contract.payloads import ScanFile, ScanPlan
 from airflow_delta.exceptions import StagingException
+from airflow_delta.lazy_patterns import lazy_pattern
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_SCHEME = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _RENAMED = (S3, GCS)
 """Stores of which all schemes have the same authority."""
-_SAFE = re.compile(r"[A-Za-z0-9_.~=+@:/-]*")
+_SAFE = lazy_pattern(r"[A-Za-z0-9_.~=+@:/-]*")
 """Names that Hadoop does not encode."""
-_GLOB = re.compile(r"([{}\[\]*?\\])")
+_GLOB = lazy_pattern(r"([{}\[\]*?\\])")
 
 
 def data_file_uri(table: str, log_path: str) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from airflow_delta.contract.audit import AUDIT_OPERATION, AuditArguments
 from airflow_delta.contract.delta_names import TYPE_CHANGES
 from airflow_delta.contract.payloads import ScanPlan
-from airflow_delta.contract.schema import parse_struct, variant_columns
+from airflow_delta.contract.schema import variant_columns
+from airflow_delta.contract.schema_string import parse_struct
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkVersionException
 
 if TYPE_CHECKING:

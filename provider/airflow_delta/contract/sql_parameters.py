@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_delta.contract.kinds import Kind, taken
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 
 SQL_TEXTS = {
     *("checks", "clauses", "condition", "deleted", "effective_at", "merge_source", "partitions", "predicate"),
@@ -22,8 +23,8 @@ SQL_TEXTS = {
 }
 """Parameters of tasks with SQL: text in every Dag, since as a Python value ``'done'`` would lose its quotes and be a column."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TOKEN = re.compile(
+_NAME = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
+_TOKEN = lazy_pattern(
     r"""
       `[^`]*` | --(?:\\\n|[^\r\n])* | /\*.*?\*/ | \b[rR](?:'[^']*'|"[^"]*")
     | '[^'\\]*(?:(?:\\.|'')[^'\\]*)*' | "[^"\\]*(?:(?:\\.|"")[^"\\]*)*"
@@ -33,7 +34,7 @@ _TOKEN = re.compile(
 )
 """What is skipped, and a parameter: no cast (``::``), and no field of a value (``a:b``)."""
 
-_PLAIN = re.compile(r"[^\w .,/@%&\[\]<>=+?!|~-]")
+_PLAIN = lazy_pattern(r"[^\w .,/@%&\[\]<>=+?!|~-]")
 """Every other character of a text is written as it is."""
 _DECIMAL, _DATETIME, _DATE = "decimal", "datetime", "date"
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1

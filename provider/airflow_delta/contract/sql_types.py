@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.lazy_patterns import lazy_pattern
 
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     r"\s*(?:(`[^`]*(?:``[^`]*)*`(?!`))|('[^'\\]*(?:\\.[^'\\]*)*'|\"[^\"\\]*(?:\\.[^\"\\]*)*\")|(\w+)|([<>(),:.]))"
 )
-_PART = re.compile(r"\s*(?:`((?:[^`]|``)[^`]*(?:``[^`]*)*)`(?!`)\s*|([^`.\s][^`.]*))(\.|$)")
+_PART = lazy_pattern(r"\s*(?:`((?:[^`]|``)[^`]*(?:``[^`]*)*)`(?!`)\s*|([^`.\s][^`.]*))(\.|$)")
 _NAMES = {
     "tinyint": "byte",
     "byte": "byte",

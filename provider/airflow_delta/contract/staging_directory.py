@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import uuid
 
 from airflow_delta.exceptions import StagingException
+from airflow_delta.lazy_patterns import lazy_pattern
 
 STAGING_DIRECTORY = "staged"
 """Directory of staged files, relative to the table root."""
@@ -48,10 +48,10 @@ PLAN_ENDED = ".ended"
 OWNER_LENGTH = 24
 """Characters of a transaction's id that name its owner; the rest is random."""
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
-_MARKED = re.compile(r"[0-9]+-[0-9a-f]{8}-[0-9a-f]{8}")
-_COPIED = re.compile(r"[0-9a-f]{8}-copied(-\d+)?")
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+_UNSAFE = lazy_pattern(r"[^A-Za-z0-9_.-]")
+_MARKED = lazy_pattern(r"[0-9]+-[0-9a-f]{8}-[0-9a-f]{8}")
+_COPIED = lazy_pattern(r"[0-9a-f]{8}-copied(-\d+)?")
+_SAFE_NAME = lazy_pattern(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 def stage_key(task_id: str, map_index: int = -1) -> str:

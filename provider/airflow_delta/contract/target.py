@@ -6,7 +6,8 @@ from airflow_delta.contract.mapping import mapped_schema, with_known_columns
 from airflow_delta.contract.operations import WriteArguments
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.request import StageRequest
-from airflow_delta.contract.schema import fields_by_name, find_field, parse_struct, written_schema
+from airflow_delta.contract.schema import fields_by_name, find_field, written_schema
+from airflow_delta.contract.schema_string import parse_struct
 from airflow_delta.contract.table_rules import IdentityRule, TableRules
 from airflow_delta.exceptions import IdentityInsertException
 

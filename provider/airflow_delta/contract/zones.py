@@ -5,17 +5,17 @@ Rewritten rows stay in the partition as the log spells it, so that they keep the
 
 from __future__ import annotations
 
-import re
-
 from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.contract.payloads import ScanPlan
-from airflow_delta.contract.schema import find_field, parse_struct
+from airflow_delta.contract.schema import find_field
+from airflow_delta.contract.schema_string import parse_struct
+from airflow_delta.lazy_patterns import lazy_pattern
 
 AS_IN_LOG = "as in the log"
 """``time_zone`` of a report: strings without a zone in directory names are the log's partition values; the others end in Z."""
 
-_ZONELESS = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[ T][0-9:.]*)?")
+_ZONELESS = lazy_pattern(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[ T][0-9:.]*)?")
 
 
 def zoneless_values(plan: ScanPlan | None) -> dict[str, set[str]]:

@@ -8,7 +8,6 @@ author's own macros and filters would say, is not looked at: start compares the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -18,6 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from jinja2 import Environment, TemplateError, TemplateSyntaxError, meta, nodes
 
 from airflow_delta.contract.choices import is_literal
+from airflow_delta.lazy_patterns import lazy_pattern
 
 if TYPE_CHECKING:
     import jinja2
@@ -37,7 +37,7 @@ _RUNS_A_YEAR_LATER = 3
 _AROUND_A_CHANGE = ((timedelta(hours=-50), 4), (timedelta(minutes=-61), 10))
 """Before a change of a zone's clocks, and how many runs: those of two days, and those of the hour that comes twice."""
 
-_ZONE = re.compile(r"[A-Z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+)*")
+_ZONE = lazy_pattern(r"[A-Z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+)*")
 """What may be the name of a time zone."""
 
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from airflow_delta.contract.location import AZURE, GCS, HDFS, S3
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.identity import is_explicit
 from airflow_delta.log.storage.options import CREDENTIAL_ENDPOINTS, ENDPOINTS, FILES, NETWORK
@@ -34,20 +35,20 @@ _REGION = r"[a-z]{2}(?:-[a-z]+)+-\d"
 # Hosts that only the cloud itself can serve: not *.amazonaws.com, below which anybody may have a load balancer, nor
 # *.vpce.amazonaws.com, below which anybody may have a service; those of the cloud's services are named after them.
 _OWN_HOSTS = {
-    S3: re.compile(
+    S3: lazy_pattern(
         rf"(?:[a-z0-9.-]+\.)?(?:s3(?:-fips|-accelerate)?(?:\.dualstack)?(?:[.-]{_REGION})?|s3express-[a-z0-9-]+\.{_REGION}|"
         rf"vpce-[a-z0-9-]+\.s3\.{_REGION}\.vpce)"
         r"\.amazonaws\.com(?:\.cn)?"
     ),
-    AZURE: re.compile(
+    AZURE: lazy_pattern(
         r"[a-z0-9-]+(?:\.z\d+)?\.(?:blob|dfs)\.(?:core\.(?:windows\.net|chinacloudapi\.cn|usgovcloudapi\.net|cloudapi\.de)|"
         r"fabric\.microsoft\.com|storage\.azure\.net)"
     ),
-    GCS: re.compile(r"(?:[a-z0-9._-]+\.)?storage(?:\.[a-z0-9-]+\.rep)?\.googleapis\.com"),
+    GCS: lazy_pattern(r"(?:[a-z0-9._-]+\.)?storage(?:\.[a-z0-9-]+\.rep)?\.googleapis\.com"),
 }
 _OWN_TOKEN_HOSTS = {
-    S3: re.compile(rf"(?:sts(?:-fips)?(?:\.{_REGION})?|vpce-[a-z0-9-]+\.sts\.{_REGION}\.vpce)\.amazonaws\.com(?:\.cn)?"),
-    AZURE: re.compile(r"login\.(?:microsoftonline\.(?:com|us|de)|windows\.net|chinacloudapi\.cn|partner\.microsoftonline\.cn)"),
+    S3: lazy_pattern(rf"(?:sts(?:-fips)?(?:\.{_REGION})?|vpce-[a-z0-9-]+\.sts\.{_REGION}\.vpce)\.amazonaws\.com(?:\.cn)?"),
+    AZURE: lazy_pattern(r"login\.(?:microsoftonline\.(?:com|us|de)|windows\.net|chinacloudapi\.cn|partner\.microsoftonline\.cn)"),
 }
 _OWN_SECRETS_GO_THERE = frozenset({"aws_endpoint_url_sts", "azure_storage_authority_host"})
 

@@ -7,16 +7,16 @@ could read any file of the worker so.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_delta.contract.location import S3
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import Allowed
+from airflow_delta.lazy_patterns import lazy_pattern
 
 _SAML_REQUEST = frozenset({"timeout", "headers", "allow_redirects"})
-_GOOGLE_HOSTS = re.compile(r"(?:sts|iamcredentials|oauth2|accounts)(?:\.[a-z0-9-]+\.rep)?\.googleapis\.com")
+_GOOGLE_HOSTS = lazy_pattern(r"(?:sts|iamcredentials|oauth2|accounts)(?:\.[a-z0-9-]+\.rep)?\.googleapis\.com")
 _GOOGLE_URLS = ("token_url", "token_info_url", "service_account_impersonation_url")
 _MACHINE_URLS = ("url", "region_url", "imdsv2_session_token_url")
 

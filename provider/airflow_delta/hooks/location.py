@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 from airflow_delta.contract.location import FILE, Location, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 
-_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+_ONE_SLASH = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 
 
 def check_base_path(path: str, conn_id: str) -> str:

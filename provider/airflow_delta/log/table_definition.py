@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from airflow_delta.contract.payloads import Json
-from airflow_delta.contract.schema import parse_struct
+from airflow_delta.contract.schema_string import parse_struct
 from airflow_delta.exceptions import Subject
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import Metadata, Protocol
 from airflow_delta.log.features import protocol as protocols
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import StructType, parse_schema, to_json
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import Json
 
 
 @dataclass(frozen=True, kw_only=True)

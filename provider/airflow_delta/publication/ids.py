@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.location import Location
 from airflow_delta.contract.staging_directory import PLAN_ENDED, PLAN_PREFIX, transaction_directory
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.options import canonical_options
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
 
-_ID = re.compile(r"(?P<transaction>[A-Za-z0-9_-][A-Za-z0-9_.-]*)\.(?P<digest>[0-9a-f]{16})(?P<tables>(?:\.[0-9a-f]{8}){1,32})")
+_ID = lazy_pattern(r"(?P<transaction>[A-Za-z0-9_-][A-Za-z0-9_.-]*)\.(?P<digest>[0-9a-f]{16})(?P<tables>(?:\.[0-9a-f]{8}){1,32})")
 
 
 @dataclass(frozen=True, slots=True)

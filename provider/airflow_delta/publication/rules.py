@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.intents import STATE_APP
 from airflow_delta.contract.staging_directory import PLAN_ENDED, PLAN_PREFIX, transaction_directory
 from airflow_delta.exceptions import DeltaIllegalStateException, PublicationUndoneException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.actions.decode import decode_commit
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _PUBLISHED = 1
 """The state of a publication on a table that has its commit; those above are its ends."""
 
 _DAY = 24 * 60 * 60 * 1000
-_DIGEST = re.compile(r"\.([0-9a-f]{16})(?:\.[0-9a-f]{8})+$")
+_DIGEST = lazy_pattern(r"\.([0-9a-f]{16})(?:\.[0-9a-f]{8})+$")
 
 
 def first_needed(snapshot: Snapshot, commits: Mapping[int, FileStatus], *, now: int) -> tuple[int, str] | None:

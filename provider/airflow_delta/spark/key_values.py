@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from pyspark.sql import functions as sf
 from airflow_delta.contract.key_values import MAX_CHARACTERS, MAX_ROWS, MAX_TEXT, KeyValues, is_key_type
 from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.request import StageRequest
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.spark.written_files import check_read_back
 
@@ -25,7 +25,7 @@ AS_TEXT = ("date", "timestamp_ntz")
 _FORMS = {**dict.fromkeys(AS_TEXT, "string"), "string": "binary"}
 """Types that values travel to Python in. Text that is not UTF-8 would be changed on the way, or refused."""
 
-_DATE = re.compile(r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_DATE = lazy_pattern(r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}")
 """A date that Python can represent."""
 
 

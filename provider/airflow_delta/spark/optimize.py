@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 from airflow_delta.contract.operations import OptimizeArguments
 from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.contract.schema import parse_struct
+from airflow_delta.contract.schema_string import parse_struct
 from airflow_delta.contract.spark_paths import data_file_uri, normal_form, normal_form_of_metadata
 from airflow_delta.exceptions import StagingException
 from airflow_delta.light_dataclasses import dataclass

@@ -18,6 +18,7 @@ PARTS = (
     "__init__.pyi",
     "version.py",
     "lazy.py",
+    "lazy_patterns.py",
     "light_dataclasses.py",
     "masking.py",
     "contract",

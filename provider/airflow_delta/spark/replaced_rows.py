@@ -14,7 +14,8 @@ from airflow_delta.contract.key_values import KeyValues, same_exact_type
 from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
 from airflow_delta.contract.request import StageRequest
-from airflow_delta.contract.schema import find_field, parse_struct
+from airflow_delta.contract.schema import find_field
+from airflow_delta.contract.schema_string import parse_struct
 from airflow_delta.contract.spark_paths import data_file_uri, normal_form, normal_form_of_metadata
 from airflow_delta.contract.zones import zoneless_values
 from airflow_delta.spark.align import spark_name, spark_type, spark_value

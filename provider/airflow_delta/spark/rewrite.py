@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from airflow_delta.contract.arguments import RewriteArguments, RowIds
 from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.contract.schema import parse_struct
+from airflow_delta.contract.schema_string import parse_struct
 from airflow_delta.contract.spark_paths import FILE, NUMBER, WORD, escape_glob, file_of, files_by_uri
 from airflow_delta.contract.zones import zone_of_directories
 from airflow_delta.exceptions import DeltaError, StagingException

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import inspect
 import json
-import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     StagingException,
 )
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.spark.errors import useful_line
 from airflow_delta.spark.older_spark import check_work
 from airflow_delta.spark.queries import run_query
@@ -33,7 +33,7 @@ from airflow_delta.spark.source_views import source_views
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_NAME = re.compile(r"[A-Z]+(?: [A-Z]+)*")
+_NAME = lazy_pattern(r"[A-Z]+(?: [A-Z]+)*")
 
 
 def work_of(operation: str) -> Callable[..., StageReport] | None:

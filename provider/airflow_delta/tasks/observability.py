@@ -7,10 +7,11 @@ team), ``table``, and ``operation`` if it matters. Nothing here fails a task, an
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from airflow_delta.lazy_patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import AbortResult, CommitResult, StagedWrite, TransactionHandle
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NO_TAG_CHARACTERS = re.compile(r"[^A-Za-z0-9_./-]+")
+_NO_TAG_CHARACTERS = lazy_pattern(r"[^A-Za-z0-9_./-]+")
 
 
 class TaskMetrics:

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.shown_text import message_of
 from airflow_delta.testing.kills import Kill
@@ -23,8 +24,8 @@ from airflow_delta.testing.kills import Kill
 _WORKER = "airflow_delta.testing.worker"
 _MAX_KILLS = 20
 _LOG_SHOWN = 6_000
-_ENTRY = re.compile(r"^(?=\d{4}-\d\d-\d\dT[\d:.]+Z )", re.MULTILINE)
-_TASK_BEGINS = re.compile(r"\[DAG TEST\] starting task_id=(\S+)")
+_ENTRY = lazy_pattern(r"^(?=\d{4}-\d\d-\d\dT[\d:.]+Z )", re.MULTILINE)
+_TASK_BEGINS = lazy_pattern(r"\[DAG TEST\] starting task_id=(\S+)")
 
 
 class DagRunError(Exception):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -33,10 +32,11 @@ from airflow_delta.airflow_internals.dag_runs import (
     scheduler_dag,
 )
 from airflow_delta.airflow_internals.database import make_database
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.shown_text import message_of
 from airflow_delta.testing.kills import AFTER_LOG_ENTRY, BEFORE_EXECUTE, BEFORE_LOG_ENTRY, BEFORE_RESULT, Kill
 
-_LOG_ENTRY = re.compile(r"_delta_log/\d{20}\.json$")
+_LOG_ENTRY = lazy_pattern(r"_delta_log/\d{20}\.json$")
 
 
 class OrderError(Exception):

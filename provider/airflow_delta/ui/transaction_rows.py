@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.web import DagAccessEntity
 from airflow_delta.contract.tags import DAG_ID_TAG, MAP_INDEX_TAG, RUN_ID_TAG, TASK_ID_TAG
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.task_notes import masked_by_airflow
 from airflow_delta.ui.addresses import commit_url, transaction_url
 from airflow_delta.ui.commit_events import Event, events, outlets
@@ -32,8 +32,8 @@ FAILED = frozenset({"failed", "rejected"})
 OPEN = frozenset({"running", "waiting", "open"})
 
 _EVENTS = 300
-_CLASS = re.compile(r"^\[[A-Z_.]+\] ")
-_TRANSACTION = re.compile(r"^Transaction [0-9a-f-]{36} (\((read version -?\d+|a new table)\) )?")
+_CLASS = lazy_pattern(r"^\[[A-Z_.]+\] ")
+_TRANSACTION = lazy_pattern(r"^Transaction [0-9a-f-]{36} (\((read version -?\d+|a new table)\) )?")
 
 
 def transactions_of(session: Session, viewer: Viewer, table: KnownTable, history: Mapping[str, Any]) -> list[Transaction]:

@@ -149,8 +149,8 @@ def conversions(source: str) -> list[str]:
         if (
             node.func.attr in _CONVERTING.get(module, ())
             or node.func.attr in _METHODS
-            or (module == "pc" and plain and node.func.attr not in _WITH_OPTIONS)
-            or (node.func.attr == "fill_null" and module != "pc")
+            or (module in ("pc", "kernels") and plain and node.func.attr not in _WITH_OPTIONS)
+            or (node.func.attr == "fill_null" and module not in ("pc", "kernels"))
         ):
             found.append(f"line {node.lineno}: {ast.unparse(node)}")
     return found

@@ -28,7 +28,7 @@ from airflow_delta.log.actions.actions import (
     RemoveFile,
     SetTransaction,
 )
-from airflow_delta.log.actions.lenient import decode_lines
+from airflow_delta.log.actions.lenient import decode_lines, decoder_of
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.storage.progress import tracked
 
@@ -109,12 +109,6 @@ class _SizeLine(msgspec.Struct, kw_only=True, rename="camel"):
     commit_info: _Operation | None = None
 
 
-_lines = msgspec.json.Decoder(_Line)
-_small_lines = msgspec.json.Decoder(_SmallLine)
-_info_lines = msgspec.json.Decoder(_InfoLine)
-_file_lines = msgspec.json.Decoder(_FileLine)
-_size_lines = msgspec.json.Decoder(_SizeLine)
-_first_line = msgspec.json.Decoder(_InfoLine)
 _LINE_OF_THE_INFO = b'{"commitInfo":'
 _LINE_OF_AN_ADD = b'{"add":'
 
@@ -167,7 +161,7 @@ def decode_commit(version: int, data: bytes, *, table: str) -> DecodedCommit:
     """
     check_complete(version, data, table=table)
     commit = DecodedCommit(version)
-    for line in _decode(_lines, version, data, table=table):
+    for line in _decode(_Line, version, data, table=table):
         _add_line(commit, line)
     return commit
 
@@ -234,7 +228,7 @@ def read_small_state(files: Iterable[CommitFile], *, table: str) -> SmallState:
         if has_small_state(file.data):
             relevant.append(file)
     state = SmallState()
-    for line in _decode_joined(_small_lines, relevant, table=table):
+    for line in _decode_joined(_SmallLine, relevant, table=table):
         if line.add is not None or line.remove is not None:
             continue
         if line.meta_data is not None:
@@ -256,7 +250,7 @@ def read_commit_info(version: int, data: bytes, *, table: str) -> dict[str, Any]
     check_complete(version, data, table=table)
     if (info := info_of_first_line(data)) is not None:
         return info
-    for line in _decode(_info_lines, version, data, table=table):
+    for line in _decode(_InfoLine, version, data, table=table):
         if line.commit_info is not None:
             return dict(line.commit_info)
     return None
@@ -271,7 +265,7 @@ def info_of_first_line(data: bytes) -> dict[str, Any] | None:
     if not first.endswith((b"}", b"}\r")):
         return None
     try:
-        found: dict[str, Any] | None = _first_line.decode(first).commit_info
+        found: dict[str, Any] | None = decoder_of(_InfoLine).decode(first).commit_info
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None  # whoever needs it decodes the whole commit, for the error message
     return found
@@ -286,7 +280,7 @@ def decode_file_changes(file: CommitFile, *, table: str, whole_adds_up_to: int) 
     check_complete(file.version, file.data, table=table)
     changes = FileChanges(CommitHead(), [], [], few)
     head = changes.head
-    for line in _decode(_file_lines if few else _size_lines, file.version, file.data, table=table):
+    for line in _decode(_FileLine if few else _SizeLine, file.version, file.data, table=table):
         if line.add is not None:
             changes.adds.append(line.add)
         elif line.remove is not None:
@@ -319,25 +313,25 @@ def check_complete(version: int, data: bytes, *, table: str) -> None:
         raise _corrupted(version, f"is truncated in line {line}", table=table)
 
 
-def _decode_joined(decoder: msgspec.json.Decoder[Any], files: Sequence[CommitFile], *, table: str) -> list[Any]:
+def _decode_joined(kind: Any, files: Sequence[CommitFile], *, table: str) -> list[Any]:
     if len(files) == 1:
-        return _decode(decoder, files[0].version, files[0].data, table=table)
+        return _decode(kind, files[0].version, files[0].data, table=table)
     try:
-        return decoder.decode_lines(b"\n".join([file.data for file in files]))
+        return decoder_of(kind).decode_lines(b"\n".join([file.data for file in files]))
     except (msgspec.DecodeError, UnicodeDecodeError):
         # Decode one by one to find the commit and the line.
-        return [line for file in files for line in _decode(decoder, file.version, file.data, table=table)]
+        return [line for file in files for line in _decode(kind, file.version, file.data, table=table)]
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], version: int, data: bytes, *, table: str) -> list[Any]:
+def _decode(kind: Any, version: int, data: bytes, *, table: str) -> list[Any]:
     try:
-        return decode_lines(decoder, data)
+        return decode_lines(kind, data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         for number, line in enumerate(data.split(b"\n"), start=1):
             if not line.strip():
                 continue
             try:
-                decode_lines(decoder, line)
+                decode_lines(kind, line)
             except (msgspec.DecodeError, UnicodeDecodeError) as line_error:
                 reason = str(line_error).replace("$[0]", "$")
                 raise _corrupted(version, f"is malformed in line {number}: {reason}", table=table) from line_error

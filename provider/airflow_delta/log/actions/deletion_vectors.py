@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from airflow_delta.exceptions import DeltaFileNotFoundException, DeltaLogCorruptedException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.log.storage.factory import sibling
 
@@ -43,8 +44,8 @@ _MAX_FIXED_BYTES = 1 << 16
 """Magic number, count, and the empty bitmaps that Delta's writer adds for unused high halves."""
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _DIGITS = {letter: digit for digit, letter in enumerate(_ALPHABET)}
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_LOCAL = re.compile(r"^file:/+", re.IGNORECASE)
+_SCHEME = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_LOCAL = lazy_pattern(r"^file:/+", re.IGNORECASE)
 
 
 # -- reading ------------------------------------------------------------------------------------------------------------------

@@ -7,49 +7,60 @@ what the strict decoder refuses is read this way: it costs nothing while a log i
 
 from __future__ import annotations
 
-import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
+
+from airflow_delta.lazy_patterns import lazy_pattern
 
 _Fix = Callable[[msgspec.Raw], Any]
 
 _known: dict[Any, dict[str, _Fix]] = {}
 
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_Object = dict[str, msgspec.Raw]
 
 
-def decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
-    """Decode a struct. At any depth, maps of strings and optional strings may have any values; integers may be spelled as floats.
+@cache
+def decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of a type. It is made when it is first asked for: that resolves the types of all fields."""
+    return msgspec.json.Decoder(kind)
+
+
+def decode(kind: Any, data: bytes) -> Any:
+    """Decode a struct of a type.
+
+    At any depth, maps of strings and optional strings may have any values; integers may be spelled as floats.
 
     :raises msgspec.DecodeError: if it does not have the form of the struct even so.
     """
+    decoder = decoder_of(kind)
     try:
         return decoder.decode(data)
     except msgspec.DecodeError as error:
         try:
-            texts = msgspec.json.encode(_with_texts(data, _fixes(decoder.type)))
+            texts = msgspec.json.encode(_with_texts(data, _fixes(kind)))
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise error from None
         return decoder.decode(texts)
 
 
-def decode_lines(decoder: msgspec.json.Decoder[Any], data: bytes) -> list[Any]:
+def decode_lines(kind: Any, data: bytes) -> list[Any]:
     """Decode one struct per line, as :func:`decode` does.
 
     :raises msgspec.DecodeError: if a line does not have the form of the struct.
     """
     try:
-        return decoder.decode_lines(data)
+        return decoder_of(kind).decode_lines(data)
     except msgspec.DecodeError:
-        return [decode(decoder, line) for line in data.split(b"\n") if line.strip()]
+        return [decode(kind, line) for line in data.split(b"\n") if line.strip()]
 
 
 def _with_texts(data: msgspec.Raw | bytes, fixes: Mapping[str, _Fix]) -> dict[str, Any]:
-    fields: dict[str, Any] = _object.decode(data)
+    fields: dict[str, Any] = decoder_of(_Object).decode(data)
     for name in fields.keys() & fixes.keys():
         value = fixes[name](fields[name])
         if value is msgspec.UNSET:
@@ -99,7 +110,7 @@ def _given(raw: msgspec.Raw) -> Any:
     return msgspec.UNSET if _is_null(raw) else raw
 
 
-_NUMBER = re.compile(rb"(-?)(\d{1,19})(?:\.(\d{0,40}))?(?:[eE]\+?(\d{1,2}))?")
+_NUMBER = lazy_pattern(rb"(-?)(\d{1,19})(?:\.(\d{0,40}))?(?:[eE]\+?(\d{1,2}))?")
 
 
 def _whole(raw: msgspec.Raw) -> Any:
@@ -113,7 +124,7 @@ def _whole(raw: msgspec.Raw) -> Any:
 
 
 def _texts(raw: msgspec.Raw) -> Any:
-    return raw if _is_null(raw) else {key: _text(value) for key, value in _object.decode(raw).items()}
+    return raw if _is_null(raw) else {key: _text(value) for key, value in decoder_of(_Object).decode(raw).items()}
 
 
 def _is_null(raw: msgspec.Raw) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Protocol
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 
 FileKey = tuple[str, str | None]
@@ -20,8 +21,8 @@ MARKS = "_-!.~'(),;:$&+=@/"
 """What a path holds unencoded beside ASCII letters and digits: RFC 2396's "pchar" without ``*``, as delta-rs, and the slash."""
 
 _RELATIVE_MARKS = MARKS.replace(":", "")
-_PLAIN = re.compile(r"[A-Za-z0-9_\-!.~'(),;$&+=@/]*")
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*)(?![^/])|(?=/))(.*)", re.DOTALL)
+_PLAIN = lazy_pattern(r"[A-Za-z0-9_\-!.~'(),;$&+=@/]*")
+_URI = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/?#]*)(?![^/])|(?=/))(.*)", re.DOTALL)
 
 
 class FileActions(Protocol):

@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from airflow_delta.log.arrow import kernels
+
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -169,7 +171,7 @@ def _bytes(values: list[bytes]) -> list[pa.Buffer]:
 def _bits(truths: bytes) -> pa.Buffer:
     """Return a bitmap of bytes that are 0 or 1."""
     whole = pa.Array.from_buffers(pa.uint8(), len(truths), [None, pa.py_buffer(truths)])
-    return whole.cast(pa.bool_()).buffers()[1]
+    return kernels.cast(whole, pa.bool_()).buffers()[1]
 
 
 def microseconds(moment: dt.datetime) -> int:

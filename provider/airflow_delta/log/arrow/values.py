@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import EPOCH, EPOCH_DAY
 
 Row = dict[str, Any]
@@ -29,7 +30,7 @@ def to_pylist(array: pa.Array) -> list[Any]:
     if pa.types.is_struct(array.type):
         return _structs(array, [to_pylist(child) for child in array.flatten()])
     if pa.types.is_timestamp(array.type) and array.type.tz is not None:
-        counts = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()).to_pylist()
+        counts = kernels.cast(kernels.cast(array, pa.timestamp("us", array.type.tz)), pa.int64()).to_pylist()
         return [None if count is None else EPOCH + dt.timedelta(microseconds=count) for count in counts]
     values: list[Any] = array.to_pylist()
     return values
@@ -52,10 +53,10 @@ def readable(array: pa.Array) -> list[Any]:
         values = readable(array.values)
         return [None if span is None else values[span] for span in _spans(array)]
     if pa.types.is_date32(kind):
-        return [None if day is None else _date(day) for day in array.cast(pa.int32()).to_pylist()]
+        return [None if day is None else _date(day) for day in kernels.cast(array, pa.int32()).to_pylist()]
     if pa.types.is_timestamp(kind):
         per_second, zoned = _PER_SECOND[kind.unit], kind.tz is not None
-        counts = array.cast(pa.int64()).to_pylist()
+        counts = kernels.cast(array, pa.int64()).to_pylist()
         return [None if count is None else _time(count * 1_000_000 // per_second, zoned=zoned) for count in counts]
     plain: list[Any] = array.to_pylist()
     return plain
@@ -71,14 +72,14 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
 def _structs(array: pa.StructArray, fields: list[list[Any]]) -> list[Row | None]:
     names = [field.name for field in array.type]
     rows = zip(*fields, strict=True) if fields else [()] * len(array)
-    present = array.is_valid().to_pylist() if array.null_count else [True] * len(array)
+    present = kernels.is_valid(array).to_pylist() if array.null_count else [True] * len(array)
     return [dict(zip(names, row, strict=True)) if valid else None for row, valid in zip(rows, present, strict=True)]
 
 
 def _spans(array: pa.ListArray) -> Iterator[slice | None]:
     """Yield where the elements of each list or map are among the elements of all, ``None`` for a null."""
     ends: list[int] = array.offsets.to_pylist()
-    for position, valid in enumerate(array.is_valid().to_pylist()):
+    for position, valid in enumerate(kernels.is_valid(array).to_pylist()):
         yield slice(ends[position], ends[position + 1]) if valid else None
 
 

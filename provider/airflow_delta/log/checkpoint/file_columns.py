@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import array as to_array
 from airflow_delta.log.arrow.arrays import repeated
 from airflow_delta.log.checkpoint.checkpoint_schema import STRING_MAP
@@ -99,7 +100,7 @@ def to_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             arrays.append(_deletion_vectors(rows.column(source)))
         else:
             array = rows.column(source)
-            arrays.append(array if array.type == field.type else array.cast(field.type))
+            arrays.append(array if array.type == field.type else kernels.cast(array, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -112,10 +113,10 @@ def _deletion_vectors(array: pa.StructArray) -> pa.StructArray:
         return pa.nulls(len(array), VECTOR_COLUMN)
     fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
     children = [
-        fields[name].cast(field.type) if (name := camel(field.name)) in fields else pa.nulls(len(array), field.type)
+        kernels.cast(fields[name], field.type) if (name := camel(field.name)) in fields else pa.nulls(len(array), field.type)
         for field in VECTOR_COLUMN
     ]
-    return pa.StructArray.from_arrays(children, fields=list(VECTOR_COLUMN), mask=array.is_null())
+    return pa.StructArray.from_arrays(children, fields=list(VECTOR_COLUMN), mask=kernels.is_null(array))
 
 
 def from_actions(actions: Iterable[AddFile] | Iterable[RemoveFile], schema: pa.Schema) -> pa.RecordBatch:

@@ -63,9 +63,6 @@ class LastCheckpointInfo(msgspec.Struct, frozen=True, kw_only=True, rename="came
     checksum: str | None = None
 
 
-_decoder = msgspec.json.Decoder(LastCheckpointInfo)
-
-
 def short_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
     """Return a schema in Spark's JSON form, or ``None`` if it is too long for the hint."""
     return schema if len(msgspec.json.encode(schema).decode()) <= SCHEMA_LENGTH else None
@@ -123,7 +120,7 @@ def read_last_checkpoint(store: LogStore) -> LastCheckpointInfo | None:
         logger.warning("Table %s: ignoring %s: %s", store.root, LAST_CHECKPOINT, error.message)
         return None
     try:
-        info = _decoder.decode(data)
+        info = msgspec.json.decode(data, type=LastCheckpointInfo)
         _verify(data, info.checksum)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         logger.warning("Table %s: ignoring malformed %s: %s", store.root, LAST_CHECKPOINT, error)

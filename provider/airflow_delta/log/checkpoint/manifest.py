@@ -66,9 +66,6 @@ class _Line(msgspec.Struct, kw_only=True, rename="camel"):
     domain_metadata: DomainMetadata | None = None
 
 
-_lines = msgspec.json.Decoder(_Line)
-
-
 class Manifest(msgspec.Struct, kw_only=True):
     """The content of a JSON manifest.
 
@@ -92,7 +89,7 @@ def decode_manifest(data: bytes, corrupted: Corrupted) -> Manifest:
     """
     manifest = Manifest()
     try:
-        lines = lenient.decode_lines(_lines, data)
+        lines = lenient.decode_lines(_Line, data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise corrupted(f"is damaged: {error}") from error
     for line in lines:

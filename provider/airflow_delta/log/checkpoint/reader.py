@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.checkpoint.inline_files import inline_part
 from airflow_delta.log.checkpoint.manifest import (
@@ -175,8 +175,8 @@ class CheckpointReader:
             if ids.null_count or "version" not in batch.schema.names or batch.column("version").null_count:
                 yield None
                 return
-            masks = [pc.starts_with(ids, prefix) for prefix in prefixes]
-            yield batch if "" in prefixes else batch.filter(functools.reduce(pc.or_, masks))
+            masks = [kernels.starts_with(ids, prefix) for prefix in prefixes]
+            yield batch if "" in prefixes else kernels.filter(batch, functools.reduce(kernels.or_, masks))
 
     def set_transaction(self, app_id: str) -> SetTransaction | None:
         """Return the last transaction of one application, or ``None``; reads only the ``txn`` rows."""
@@ -185,7 +185,7 @@ class CheckpointReader:
             return {txn.app_id: txn for txn in self.manifest.transactions}.get(app_id)
         leaf = tuple(MARKERS["txn"].split("."))
         for batch in self._batches(self._state_parts, "txn", _TXN, lambda group: group.may_begin(leaf, (app_id,))):
-            for row in batch.filter(pc.equal(batch.column("appId"), scalar(app_id))).to_pylist():
+            for row in kernels.filter(batch, kernels.equal(batch.column("appId"), scalar(app_id))).to_pylist():
                 found = SetTransaction(app_id=app_id, version=row["version"], last_updated=row.get("lastUpdated"))
         return found
 
@@ -220,7 +220,7 @@ class CheckpointReader:
         if kind not in batch.schema.names:
             return
         marker = MARKERS[kind].split(".")[1]
-        for row in batch.column(kind).drop_null().to_pylist():
+        for row in kernels.drop_null(batch.column(kind)).to_pylist():
             if row.get(marker) is None:
                 continue
             try:
@@ -272,8 +272,8 @@ class CheckpointReader:
                     chosen.append(group)
                 number += 1
             for batch in part.batches(chosen, ["add.path"]):
-                paths = flatten(batch, "add").column("path").drop_null()
-                found += paths.take(array(range(0, len(paths), 100), pa.int64())).to_pylist()
+                paths = kernels.drop_null(flatten(batch, "add").column("path"))
+                found += kernels.take(paths, array(range(0, len(paths), 100), pa.int64())).to_pylist()
         return found
 
     def has_column(self, path: Sequence[str]) -> bool:
@@ -297,7 +297,7 @@ def flatten(batch: pa.RecordBatch, kind: str) -> pa.RecordBatch:
     """Return the rows with a value in the struct column ``kind``, with its fields as columns."""
     column = batch.column(kind)
     if column.null_count:
-        column = column.drop_null()
+        column = kernels.drop_null(column)
     return pa.RecordBatch.from_arrays(column.flatten(), names=[field.name for field in column.type])
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.checkpoint.checkpoint_schema import (
     CHECKPOINT_METADATA,
@@ -75,7 +76,7 @@ def add_rows(files: pa.RecordBatch, add: pa.StructType) -> pa.StructArray:
 
 def renamed_vectors(vectors: pa.StructArray) -> pa.StructArray:
     """Return the deletion vectors of a table of files with Delta's field names."""
-    mask = vectors.is_null() if vectors.null_count else None
+    mask = kernels.is_null(vectors) if vectors.null_count else None
     return pa.StructArray.from_arrays(vectors.flatten(), fields=list(DELETION_VECTOR), mask=mask)
 
 

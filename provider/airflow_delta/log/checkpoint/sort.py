@@ -10,9 +10,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_delta.light_dataclasses import dataclass
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.expressions.predicate import partition_texts
 from airflow_delta.log.schema.partition_values import parse_partition_value
@@ -27,30 +27,30 @@ def combination_keys(columns: Sequence[pa.Array]) -> pa.Array:
     if len(columns) == 1:
         return columns[0]
     mark, nothing, null = scalar("="), scalar(""), scalar("-")
-    marked = [pc.fill_null(pc.binary_join_element_wise(mark, column, nothing), null) for column in columns]
+    marked = [kernels.fill_null(kernels.binary_join_element_wise(mark, column, nothing), null) for column in columns]
     # The lengths tell values apart that contain the separator.
     none = scalar(0, pa.int32())
-    lengths = [pc.fill_null(pc.binary_length(column), none).cast(pa.string()) for column in columns[:-1]]
-    return pc.binary_join_element_wise(*marked, *lengths, scalar("\x00"))
+    lengths = [kernels.cast(kernels.fill_null(kernels.binary_length(column), none), pa.string()) for column in columns[:-1]]
+    return kernels.binary_join_element_wise(*marked, *lengths, scalar("\x00"))
 
 
 def combinations(columns: Sequence[pa.Array], keys: pa.Array) -> pa.Table:
     """Return the distinct rows of some columns: columns ``0``, ``1``, ..., their ``key`` and their ``count``."""
-    values, counts = pc.value_counts(keys).flatten()
-    first = pc.index_in(values, value_set=keys)
+    values, counts = kernels.value_counts(keys).flatten()
+    first = kernels.index_in(values, value_set=keys)
     names = [str(position) for position in range(len(columns))]
-    return pa.table([*(column.take(first) for column in columns), values, counts], names=[*names, KEY, COUNT])
+    return pa.table([*(kernels.take(column, first) for column in columns), values, counts], names=[*names, KEY, COUNT])
 
 
 def merge_combinations(found: pa.Table) -> pa.Table:
     """Return the different rows of several such tables, one after the other, with their counts added up."""
     found = found.combine_chunks()
     keys = found.column(KEY).combine_chunks()
-    values = pc.unique(keys)
+    values = kernels.unique(keys)
     totals = [0] * len(values)
-    for place, count in zip(pc.index_in(keys, value_set=values).to_pylist(), found.column(COUNT).to_pylist(), strict=True):
+    for place, count in zip(kernels.index_in(keys, value_set=values).to_pylist(), found.column(COUNT).to_pylist(), strict=True):
         totals[place] += count
-    rows = found.take(pc.index_in(values, value_set=keys))
+    rows = kernels.take(found, kernels.index_in(values, value_set=keys))
     return rows.set_column(rows.column_names.index(COUNT), COUNT, array(totals, pa.int64()))
 
 
@@ -76,14 +76,14 @@ class PartitionTyper:
     def _column(self, position: int, column: pa.Array) -> pa.Array:
         data_type = self._types[position]
         arrow = arrow_type(data_type)
-        encoded = pc.dictionary_encode(column)
+        encoded = kernels.dictionary_encode(column)
         known = self._parsed[position]
         values = []
         for text in encoded.dictionary.to_pylist():
             if text not in known:
                 known[text] = parse_partition_value(text, data_type)
             values.append(known[text])
-        return array(values, arrow).take(encoded.indices)
+        return kernels.take(array(values, arrow), encoded.indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +99,15 @@ class PartitionOrder:
 
     def places(self, files: pa.RecordBatch, typer: PartitionTyper) -> pa.Array:
         """Return the position of each file's partition in the order; ``files`` has a column ``partition_values``."""
-        return pc.index_in(combination_keys(typer.texts(files.column("partition_values"))), value_set=self.keys)
+        return kernels.index_in(combination_keys(typer.texts(files.column("partition_values"))), value_set=self.keys)
 
     def follows(self, batches: Iterable[pa.RecordBatch], typer: PartitionTyper) -> bool:
         """Tell whether files are already in this order."""
         last = -1
         for batch in batches:
             places = self.places(batch, typer)
-            bounds = pc.min_max(places)
-            if bounds["min"].as_py() < last or not pc.all(pc.greater_equal(places[1:], places[:-1])).as_py():
+            bounds = kernels.min_max(places)
+            if bounds["min"].as_py() < last or not kernels.all(kernels.greater_equal(places[1:], places[:-1])).as_py():
                 return False
             last = bounds["max"].as_py()
         return True
@@ -127,14 +127,14 @@ class PartitionOrder:
         found = merge_combinations(found)
         texts = [found.column(str(i)).combine_chunks() for i in range(len(typer.names))]
         typed = pa.table(typer.typed(texts), names=[str(i) for i in range(len(texts))])
-        order = pc.sort_indices(typed, sort_keys=[(name, "ascending") for name in typed.column_names])
+        order = kernels.sort_indices(typed, sort_keys=[(name, "ascending") for name in typed.column_names])
         starts, rows = [0], 0
-        for position, count in enumerate(found.column(COUNT).take(order).to_pylist()):
+        for position, count in enumerate(kernels.take(found.column(COUNT), order).to_pylist()):
             if rows and rows + count > bucket_rows:
                 starts.append(position)
                 rows = 0
             rows += count
-        keys = found.column(KEY).take(order)
+        keys = kernels.take(found.column(KEY), order)
         return cls(keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys, starts)
 
 
@@ -155,9 +155,9 @@ class Buckets:
     def add(self, batch: pa.RecordBatch) -> None:
         """Distribute the rows of a batch, which has a column ``partition_values``."""
         positions = self._order.places(batch, self._typer)
-        order = pc.sort_indices(positions)
-        rows = batch.take(order)
-        runs = pc.run_end_encode(self._bucket_of.take(positions.take(order)))
+        order = kernels.sort_indices(positions)
+        rows = kernels.take(batch, order)
+        runs = kernels.run_end_encode(kernels.take(self._bucket_of, kernels.take(positions, order)))
         start = 0
         for bucket, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             self._held[bucket].append(_packed(rows.slice(start, end - start)))
@@ -184,7 +184,7 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def sort_by_partition(files: pa.RecordBatch, order: PartitionOrder, typer: PartitionTyper) -> pa.RecordBatch:
     """Return files sorted by partition; files of one partition keep their order."""
-    return files.take(pc.sort_indices(order.places(files, typer)))
+    return kernels.take(files, kernels.sort_indices(order.places(files, typer)))
 
 
 def merge_sorted(

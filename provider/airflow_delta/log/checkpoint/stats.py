@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.checkpoint.uniform_stats import NotUniform, parse_uniform
@@ -39,8 +39,8 @@ def parse_stats(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
 
 
 def _parse_columns(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
-    present = stats.drop_null() if stats.null_count else stats
-    lines = pc.binary_join(pa.ListArray.from_arrays(array([0, len(present)], pa.int32()), present), scalar("\n"))
+    present = kernels.drop_null(stats) if stats.null_count else stats
+    lines = kernels.binary_join(pa.ListArray.from_arrays(array([0, len(present)], pa.int32()), present), scalar("\n"))
     text = lines[0].as_buffer().to_pybytes()
     lexical = _lexical(wanted)
     try:
@@ -50,8 +50,8 @@ def _parse_columns(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
     typed = _typed(parsed, wanted)
     if len(present) == len(stats):
         return typed
-    places = pc.subtract(pc.cumulative_sum(stats.is_valid().cast(pa.int64())), scalar(1))
-    return typed.take(pc.if_else(stats.is_valid(), places, scalar(None, pa.int64())))
+    places = kernels.subtract(kernels.cumulative_sum(kernels.cast(kernels.is_valid(stats), pa.int64())), scalar(1))
+    return kernels.take(typed, kernels.if_else(kernels.is_valid(stats), places, scalar(None, pa.int64())))
 
 
 def _parse_json(text: bytes, lexical: pa.StructType, rows: int) -> pa.StructArray:
@@ -84,9 +84,11 @@ def _lexical(wanted: pa.DataType) -> pa.DataType:
 def _typed(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_struct(wanted):
         children = [_typed(child, f.type) for child, f in zip(values.flatten(), wanted, strict=True)]
-        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=values.is_null() if values.null_count else None)
+        return pa.StructArray.from_arrays(
+            children, fields=list(wanted), mask=kernels.is_null(values) if values.null_count else None
+        )
     try:
-        return values if values.type == wanted else values.cast(wanted)
+        return values if values.type == wanted else kernels.cast(values, wanted)
     except pa.ArrowInvalid:  # not a date or time, or one that Python cannot hold
         return array([_convert(value, wanted) for value in values.to_pylist()], wanted)
 

@@ -12,9 +12,9 @@ from dataclasses import field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_delta.light_dataclasses import dataclass
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import scalar
 
 _COMMAS = bytes.maketrans(b"{}:", b",,,")
@@ -139,14 +139,14 @@ def _leaves(data_type: pa.DataType, path: Path = ()) -> Iterator[tuple[Path, pa.
 def _check(table: pa.Table, shape: _Shape, types: Mapping[str, pa.DataType]) -> None:
     expected = [*shape.keys.items(), *((gap, "") for gap in shape.gaps)]
     for position, text in expected:
-        if not pc.all(pc.equal(table.column(str(position)), scalar(text)), skip_nulls=False).as_py():
+        if not kernels.all(kernels.equal(table.column(str(position)), scalar(text)), skip_nulls=False).as_py():
             raise NotUniform
     for position in shape.values.values():
         if types.get(str(position)) == pa.string():
             values = table.column(str(position))
             # A comma may have been a brace or a colon of the string; a quote means that the line was split wrongly.
             for mark in (",", '"'):
-                if pc.any(pc.match_substring(values, mark)).as_py():
+                if kernels.any(kernels.match_substring(values, mark)).as_py():
                     raise NotUniform
 
 

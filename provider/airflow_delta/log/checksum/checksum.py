@@ -99,16 +99,16 @@ class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
         :raises msgspec.ValidationError: if it is malformed.
         """
-        found = _part(_histograms, self.file_size_histogram)
-        return found if found is not None else _part(_histograms, self.histogram_opt)
+        found = _part(FileSizeHistogram, self.file_size_histogram)
+        return found if found is not None else _part(FileSizeHistogram, self.histogram_opt)
 
     def deleted_histogram(self) -> DeletedRecordCountsHistogram | None:
         """Return the histogram of deleted rows, as :meth:`histogram` does."""
-        return _part(_deleted_histograms, self.deleted_record_counts_histogram_opt)
+        return _part(DeletedRecordCountsHistogram, self.deleted_record_counts_histogram_opt)
 
     def files(self) -> list[AddFile] | None:
         """Return all files, or ``None`` if they are not listed; raises as :meth:`histogram` does."""
-        return _part(_files, self.all_files)
+        return _part(list[AddFile], self.all_files)
 
     def totals(self) -> Totals:
         """Return its totals of files. Parts that are malformed or inconsistent count as absent."""
@@ -147,14 +147,6 @@ class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         return Deletions(self.num_deleted_records_opt, self.num_deletion_vectors_opt, bins)
 
 
-_histograms: msgspec.json.Decoder[FileSizeHistogram | None] = msgspec.json.Decoder(FileSizeHistogram | None)
-_deleted_histograms: msgspec.json.Decoder[DeletedRecordCountsHistogram | None] = msgspec.json.Decoder(
-    DeletedRecordCountsHistogram | None
-)
-_files: msgspec.json.Decoder[list[AddFile] | None] = msgspec.json.Decoder(list[AddFile] | None)
-_decoder = msgspec.json.Decoder(VersionChecksum)
-
-
 def read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
     """Return a version's checksum, or ``None`` if it is absent or cannot be trusted (logged).
 
@@ -182,7 +174,7 @@ def read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
 def decode_checksum(data: bytes) -> VersionChecksum | str:
     """Return the checksum in a file, or why it cannot be decoded."""
     try:
-        checksum: VersionChecksum = lenient.decode(_decoder, data)
+        checksum: VersionChecksum = lenient.decode(VersionChecksum, data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return str(error)
     return checksum
@@ -246,12 +238,14 @@ def _raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
 
 
-def _part(decoder: msgspec.json.Decoder[T | None], raw: msgspec.Raw) -> T | None:
+def _part(kind: type[T], raw: msgspec.Raw) -> T | None:
     data = memoryview(raw)
+    wanted: Any = kind | None
     try:
-        return decoder.decode(data) if len(data) else None
+        found: T | None = lenient.decoder_of(wanted).decode(data) if len(data) else None
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(str(error)) from error
+    return found
 
 
 def _keyed(files: list[AddFile]) -> dict[Any, AddFile] | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.data_files.page_sizes import (
     BATCH_BYTES,
     SMALLEST_BATCH,
@@ -62,7 +62,7 @@ def _longest_of(values: pa.Array) -> int:
     """Return the bytes of the longest text; 0 for values of one length."""
     if values.type not in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         return 0
-    longest: int | None = pc.max(pc.binary_length(values)).as_py()
+    longest: int | None = kernels.max(kernels.binary_length(values)).as_py()
     return longest or 0
 
 

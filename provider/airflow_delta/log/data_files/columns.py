@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.light_dataclasses import dataclass
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.features.column_mapping import field_id
 from airflow_delta.log.features.type_widening import may_change_type
 from airflow_delta.log.schema.types import (
@@ -269,7 +269,7 @@ def _checked(data_type: DataType, convert: Convert, kind: FileKind) -> Convert:
     def checked(values: pa.Array) -> pa.Array:
         result = convert(values)
         days = pa.types.is_date32(result.type)
-        least = pc.min(result.view(pa.int32() if days else pa.int64())).as_py()
+        least = kernels.min(result.view(pa.int32() if days else pa.int64())).as_py()
         if least is not None and least < (_FIRST_GREGORIAN_DAY if days else _SAME_IN_BOTH_CALENDARS):
             raise pa.ArrowInvalid(
                 "it has dates or times of before 1900 in the Julian calendar (Spark 2, or Spark's legacy mode), which only Spark "

@@ -7,10 +7,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from airflow_delta.light_dataclasses import dataclass
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import repeated, scalar
 from airflow_delta.log.data_files.batches import (
     BATCH_ROWS,
@@ -136,7 +136,7 @@ class GroupRows:
         for start, batch in self._stored(deciding):
             mask = self._mask(batch, deciding, selection)
             if self._group.marked is not None:
-                mask = pc.and_(mask, _live_mask(self._group.marked, start, batch.num_rows, self._group.deleted))
+                mask = kernels.and_(mask, _live_mask(self._group.marked, start, batch.num_rows, self._group.deleted))
             masks.append(mask)
             for part in self._plain(batch.filter(mask), deciding) if mask.true_count and used <= JOINED_BYTES else ():
                 kept.append(part)
@@ -281,8 +281,8 @@ def _live_mask(marked: BitMap64, start: int, length: int, deleted: bool) -> pa.B
     found = marked & here
     if not found or len(found) == length:
         return repeated(bool(found) is deleted, length)
-    mask = pc.is_in(_positions(here), value_set=_positions(found))
-    return mask if deleted else pc.invert(mask)
+    mask = kernels.is_in(_positions(here), value_set=_positions(found))
+    return mask if deleted else kernels.invert(mask)
 
 
 def _positions(rows: BitMap64) -> pa.Array:
@@ -295,4 +295,4 @@ def _live(batch: pa.RecordBatch, marked: BitMap64, start: int, deleted: bool) ->
     found = marked & here
     if len(found) == (batch.num_rows if deleted else 0):
         return batch
-    return batch.take(pc.subtract(_positions(found if deleted else here - found), scalar(start, pa.uint64())))
+    return batch.take(kernels.subtract(_positions(found if deleted else here - found), scalar(start, pa.uint64())))

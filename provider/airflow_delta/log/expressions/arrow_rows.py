@@ -12,8 +12,8 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
@@ -59,13 +59,13 @@ def comparable(values: pa.Array, data_type: DataType) -> pa.Array | None:
     if pa.types.is_dictionary(kind):
         values, kind = values.dictionary_decode(), kind.value_type
     if data_type.name in INTEGRAL:
-        return values.cast(pa.int64()) if pa.types.is_signed_integer(kind) else None
+        return kernels.cast(values, pa.int64()) if pa.types.is_signed_integer(kind) else None
     if data_type.name == "string":
-        return values.cast(pa.string()) if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
+        return kernels.cast(values, pa.string()) if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
     if isinstance(data_type, DecimalType):
         if not pa.types.is_decimal(kind) or kind.scale != data_type.scale or kind.precision > data_type.precision:
             return None
-        return values.cast(pa.decimal128(_MAX_PRECISION, kind.scale))
+        return kernels.cast(values, pa.decimal128(_MAX_PRECISION, kind.scale))
     known = {"date": pa.types.is_date32, "boolean": pa.types.is_boolean}.get(data_type.name)
     return values if known is not None and known(kind) else None
 
@@ -87,9 +87,9 @@ class _Rows:
     def may_select(self, expression: ast.Expression) -> pa.BooleanArray:
         match expression:
             case ast.And(parts):
-                return reduce(pc.and_, map(self.may_select, parts))
+                return reduce(kernels.and_, map(self.may_select, parts))
             case ast.Or(parts):
-                return reduce(pc.or_, map(self.may_select, parts))
+                return reduce(kernels.or_, map(self.may_select, parts))
             case ast.Constant(value):
                 return self._all(value is True)
         mask = self._leaf(expression)
@@ -108,9 +108,9 @@ class _Rows:
             return None
         match expression:
             case ast.IsNull():
-                return pc.is_null(values)
+                return kernels.is_null(values)
             case ast.Not(ast.IsNull()):
-                return pc.is_valid(values)
+                return kernels.is_valid(values)
         if not is_compared_exactly(column.data_type) or column.char_length is not None:
             return None
         match expression:
@@ -118,7 +118,7 @@ class _Rows:
                 return _same(values, literal, column.data_type)
             case ast.Not(ast.Compare("<=>", _, literal)):
                 same = _same(values, literal, column.data_type)
-                return None if same is None else pc.invert(_is_true(same))
+                return None if same is None else kernels.invert(_is_true(same))
             case ast.Compare(operator, _, literal):
                 return self._compared(operator, values, literal, column.data_type)
             case ast.In(_, literals):
@@ -127,7 +127,7 @@ class _Rows:
                 if any(literal.value is None for literal in literals):
                     return self._all(False)
                 among = self._among(values, literals, column.data_type)
-                return None if among is None else pc.and_(pc.is_valid(values), pc.invert(among))
+                return None if among is None else kernels.and_(kernels.is_valid(values), kernels.invert(among))
         return None
 
     def _compared(self, operator: str, values: pa.Array, literal: ast.Literal, data_type: DataType) -> pa.BooleanArray | None:
@@ -143,7 +143,7 @@ class _Rows:
 def is_among(values: pa.Array, wanted: list[Any], data_type: DataType) -> pa.BooleanArray | None:
     """Return where values equal one of some others, which are not null; ``None`` if that is unknown."""
     found = literals_of(wanted, data_type, values.type) if is_compared_exactly(data_type) else None
-    return None if found is None else _is_true(pc.is_in(values, value_set=found))
+    return None if found is None else _is_true(kernels.is_in(values, value_set=found))
 
 
 def literals_of(wanted: list[Any], data_type: DataType, kind: pa.DataType) -> pa.Array | None:
@@ -159,7 +159,7 @@ def literals_of(wanted: list[Any], data_type: DataType, kind: pa.DataType) -> pa
 
 
 def _is_true(mask: pa.BooleanArray) -> pa.BooleanArray:
-    return pc.fill_null(mask, scalar(False))
+    return kernels.fill_null(mask, scalar(False))
 
 
 def _fits(value: Any, scale: int) -> bool:
@@ -169,18 +169,18 @@ def _fits(value: Any, scale: int) -> bool:
 
 def _same(values: pa.Array, literal: ast.Literal, data_type: DataType) -> pa.BooleanArray | None:
     if literal.value is None:
-        return pc.is_null(values)
+        return kernels.is_null(values)
     wanted = literals_of([literal.value], data_type, values.type)
-    return None if wanted is None else pc.equal(values, wanted[0])
+    return None if wanted is None else kernels.equal(values, wanted[0])
 
 
 def comparisons() -> Mapping[str, Callable[..., Any]]:
     """Return pyarrow's functions by the operators of :class:`~airflow_delta.log.expressions.ast.Compare`, without ``<=>``."""
     return {
-        "=": pc.equal,
-        "<>": pc.not_equal,
-        "<": pc.less,
-        "<=": pc.less_equal,
-        ">": pc.greater,
-        ">=": pc.greater_equal,
+        "=": kernels.equal,
+        "<>": kernels.not_equal,
+        "<": kernels.less,
+        "<=": kernels.less_equal,
+        ">": kernels.greater,
+        ">=": kernels.greater_equal,
     }

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.schema.partition_values import parse_timestamp, to_float32
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType, PrimitiveType
 
@@ -30,10 +31,10 @@ _DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}  # of the d
 _EXACT_DIGITS = 15  # decimals with no more have different doubles, in the same order
 _EXACT_FLOAT = 1 << 24  # whole numbers up to this are floats
 
-_DATE = re.compile(r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
-_WHOLE = re.compile(r"[+-]?[0-9]+")
-_PLAIN = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
-_FLOAT = re.compile(rf"{_PLAIN.pattern}(?:[eE][+-]?[0-9]+)?")
+_DATE = lazy_pattern(r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_WHOLE = lazy_pattern(r"[+-]?[0-9]+")
+_PLAIN = lazy_pattern(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
+_FLOAT = lazy_pattern(rf"{_PLAIN.pattern}(?:[eE][+-]?[0-9]+)?")
 _SPECIAL = {"nan": math.nan}
 _SPECIAL |= {sign + name: float(sign + "inf") for sign in ("", "+", "-") for name in ("inf", "infinity")}
 _TRUE = frozenset({"t", "true", "y", "yes", "1"})

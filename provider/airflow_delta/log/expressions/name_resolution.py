@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_delta.contract.char_lengths import DECLARED, char_length
 from airflow_delta.contract.delta_names import COLLATIONS
 from airflow_delta.exceptions import PredicateException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.expressions.ast import (
     ColumnReference,
 )
 from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
 
-_CHAR = re.compile(r"(?<!var)char\(")
+_CHAR = lazy_pattern(r"(?<!var)char\(")
 
 
 class UnsupportedError(Exception):

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import PredicateException
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.expressions import ast, evaluation
 from airflow_delta.log.expressions.parser import parse
 from airflow_delta.log.schema.partition_index import NamedValues, PartitionIndex
@@ -183,7 +184,7 @@ class Predicate:
         if part is None or not part.columns:
             keep = part is None or part.evaluate({}) is True
             return arrays.repeated(keep, length)
-        encoded = [texts(column.physical_path[0]).dictionary_encode(null_encoding="encode") for column in part.columns]
+        encoded = [kernels.dictionary_encode(texts(column.physical_path[0]), null_encoding="encode") for column in part.columns]
         values = [
             [_value(text, column) for text in array.dictionary.to_pylist()]
             for array, column in zip(encoded, part.columns, strict=True)
@@ -191,7 +192,7 @@ class Predicate:
         combined = _combined(encoded)
         paths = [column.physical_path for column in part.columns]
         kept = [part._may_hold(dict(zip(paths, _digits(code, values), strict=True))) for code in combined.dictionary.to_pylist()]
-        return arrays.array(kept, pa.bool_()).take(combined.indices)
+        return kernels.take(arrays.array(kept, pa.bool_()), combined.indices)
 
 
 def partitions_mask(predicates: Sequence[Predicate], texts: Callable[[str], pa.Array], length: int) -> pa.BooleanArray:
@@ -209,7 +210,7 @@ def partitions_mask(predicates: Sequence[Predicate], texts: Callable[[str], pa.A
     names = list(dict.fromkeys(column.physical_path[0] for part in parts if part is not None for column in part.columns))
     if None in parts or not names:
         return arrays.repeated(any(part is None or part.matches_partition({}) for part in parts), length)
-    encoded = [texts(name).dictionary_encode(null_encoding="encode") for name in names]
+    encoded = [kernels.dictionary_encode(texts(name), null_encoding="encode") for name in names]
     values = [array.dictionary.to_pylist() for array in encoded]
     combined = _combined(encoded)
     index = PartitionIndex(dict(zip(names, _digits(code, values), strict=True)) for code in combined.dictionary.to_pylist())
@@ -217,20 +218,19 @@ def partitions_mask(predicates: Sequence[Predicate], texts: Callable[[str], pa.A
     for part in filter(None, parts):
         for at in index.having(part.named_values):
             kept[at] = kept[at] or part.matches_partition(index.partitions[at])
-    return arrays.array(kept, pa.bool_()).take(combined.indices)
+    return kernels.take(arrays.array(kept, pa.bool_()), combined.indices)
 
 
 def _combined(encoded: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
     """Return a number for each combination of values: their indices as digits of a mixed-radix number (see :func:`_digits`)."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     from airflow_delta.log.arrow.arrays import scalar
 
-    codes = encoded[0].indices.cast(pa.int64())
+    codes = kernels.cast(encoded[0].indices, pa.int64())
     for array in encoded[1:]:
-        codes = pc.add(pc.multiply(codes, scalar(len(array.dictionary))), array.indices.cast(pa.int64()))
-    return codes.dictionary_encode()
+        codes = kernels.add(kernels.multiply(codes, scalar(len(array.dictionary))), kernels.cast(array.indices, pa.int64()))
+    return kernels.dictionary_encode(codes)
 
 
 def _value(text: str | None, column: ast.ColumnReference) -> Any:
@@ -251,15 +251,13 @@ def _digits(code: int, values: list[list[Any]]) -> list[Any]:
 
 def partition_texts(values: pa.MapArray, name: str) -> pa.Array:
     """Return the strings of one partition column from maps of partition values; null where it is missing."""
-    import pyarrow.compute as pc
-
     from airflow_delta.log.arrow.arrays import scalar
 
     wanted = scalar(name)
     if len(values) and not values.null_count:
         start, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
         keys, items = values.keys.slice(start, end - start), values.items.slice(start, end - start)
-        found = items.filter(pc.equal(keys, wanted))
+        found = kernels.filter(items, kernels.equal(keys, wanted))
         if len(found) == len(values):  # keys are unique in a map, so every map had one hit
             return found
-    return pc.map_lookup(values, wanted, "first")
+    return kernels.map_lookup(values, wanted, "first")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.expressions.functions import (
     DETERMINISTIC,
     NOT_DETERMINISTIC,
@@ -29,7 +30,7 @@ _WORDS = names_in(
 )
 
 # No possessive quantifier on a group: Python before 3.11.5 matches them wrongly.
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     r"""
       (?P<space>\s++|--[^\r\n\\]*+(?:\\(?!\n)[^\r\n\\]*+)*)
     | (?P<string>[rR](?:'[^']*+'|"[^"]*+")|'[^'\\]*+(?:\\.[^'\\]*+)*'|"[^"\\]*+(?:\\.[^"\\]*+)*")

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from airflow_delta.contract.sql_types import parse_sql_type
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.expressions import literals
 from airflow_delta.log.expressions.ast import (
     FLIPPED,
@@ -34,7 +35,7 @@ from airflow_delta.log.expressions.string_literals import STRING, unescaped
 from airflow_delta.log.schema.types import PrimitiveType, parse_type
 
 # No possessive quantifier on a group: Python before 3.11.5 matches them wrongly.
-_TOKEN = re.compile(
+_TOKEN = lazy_pattern(
     rf"""(?:[ \t\r\n]|--[^\n\\]*(?=\n|\Z)|/\*(?!\+)(?:(?!/\*|\*/).)*\*/)*(?:
       (?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?P<suffix>[bB][dD]|[lLsSyYfFdD])?(?![\w.]))
     | (?P<string>{STRING})
@@ -57,7 +58,7 @@ _CAST_FUNCTIONS = frozenset(
 )
 _SPELLINGS = {"!=": "<>", "==": "="}
 _MAX_PATTERN = 1 << 12
-_PATTERN = re.compile(r"(?:[^\\]|\\[_%\\])*", re.DOTALL)
+_PATTERN = lazy_pattern(r"(?:[^\\]|\\[_%\\])*", re.DOTALL)
 _BOOLEAN = PrimitiveType("boolean")
 
 # Names that are something else to Spark, or may be, unless they are quoted.

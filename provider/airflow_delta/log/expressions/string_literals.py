@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+from airflow_delta.lazy_patterns import lazy_pattern
+
 STRING = r"""[rR](?:'[^']++'|"[^"]++")|'[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*'|"[^"\\]*+(?:(?:\\.|"")[^"\\]*+)*\""""  # in re.DOTALL
 """Regular expression of a string literal; raw ones of no characters are left out."""
 
-_ESCAPE = re.compile(
+_ESCAPE = lazy_pattern(
     r"""
       \\u(?P<short>[0-9a-fA-F]{4}) | \\U(?P<long>[0-9a-fA-F]{8}) | \\(?P<octal>[01][0-7]{2}) | \\(?P<one>.)
     | (?P<quote>''|"")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from airflow_delta.lazy_patterns import lazy_pattern
 
-_MISSING = re.compile(r"Required keyword: '(\w+)' missing for")
+_MISSING = lazy_pattern(r"Required keyword: '(\w+)' missing for")
 
-_EXPECTING = re.compile(r"Expect(?:ing|ed) (\S+)")
+_EXPECTING = lazy_pattern(r"Expect(?:ing|ed) (\S+)")
 
 _SHOWN = 30
 

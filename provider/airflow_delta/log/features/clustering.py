@@ -7,7 +7,6 @@ makes cubes: files with the same id, whose rows it has arranged together (Delta'
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import msgspec
 
 from airflow_delta.contract.delta_names import CLUSTERING_DOMAIN
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaLogCorruptedException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata
 from airflow_delta.log.features.column_mapping import physical_paths
 from airflow_delta.log.schema.types import StructType, parse_schema
@@ -24,7 +24,7 @@ PROVIDER = "liquid"
 """``clusteringProvider`` of the files that Delta Spark's OPTIMIZE clusters, and ours."""
 
 _CUBE_ID, _CUBE_COLUMNS = "ZCUBE_ID", "ZCUBE_ZORDER_BY"
-_UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*+")
+_UNQUOTED = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*+")
 
 
 class _Clustering(msgspec.Struct, rename="camel"):

@@ -6,7 +6,6 @@ Expressions are Spark SQL over the table's logical columns (Delta protocol, "CHE
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ import msgspec
 from airflow_delta.contract.char_lengths import DECLARED
 from airflow_delta.contract.delta_names import CONSTRAINT_PREFIX
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.schema.types import STRING, ArrayType, DataType, MapType, StructField, StructType
 from airflow_delta.log.schema.walk import Path, dotted
@@ -22,7 +22,7 @@ from airflow_delta.log.schema.walk import Path, dotted
 INVARIANTS = "delta.invariants"
 CURRENT_DEFAULT = "CURRENT_DEFAULT"
 EXISTS_DEFAULT = "EXISTS_DEFAULT"
-_CHAR_VARCHAR = re.compile(r"(char|varchar)\(\s*(\d+)\s*\)")
+_CHAR_VARCHAR = lazy_pattern(r"(char|varchar)\(\s*(\d+)\s*\)")
 
 
 def check_constraints(metadata: Metadata) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -31,7 +30,9 @@ from airflow_delta.contract.delta_names import (
     SET_TRANSACTION_RETENTION_DURATION,
     UNIVERSAL_FORMAT,
 )
+from airflow_delta.contract.near_words import near_words
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 
 PREFIX = "delta."
@@ -56,7 +57,7 @@ _UNITS = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
-_INTERVAL_PART = re.compile(r"([+-]?\d{1,18}(?:\.\d++)?)\s++([a-z]++)", re.ASCII)
+_INTERVAL_PART = lazy_pattern(r"([+-]?\d{1,18}(?:\.\d++)?)\s++([a-z]++)", re.ASCII)
 
 
 def parse_interval(text: str) -> int:
@@ -291,7 +292,7 @@ def _check(given: str, key: str, value: str, where: str, table: str | None, new_
         return
     known = PROPERTIES.get(key)
     if known is None:
-        close = difflib.get_close_matches(key.lower(), _BY_FOLDED_KEY, n=3, cutoff=0.7)
+        close = near_words(key.lower(), _BY_FOLDED_KEY, n=3, cutoff=0.7)
         hint = f"; did you mean {' or '.join(_BY_FOLDED_KEY[c] for c in close)}?" if close else ""
         raise DeltaIllegalArgumentException(
             f"Unknown table property {given}{where}{hint} (DELTA_UNKNOWN_CONFIGURATION)", table=table

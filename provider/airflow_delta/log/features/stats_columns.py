@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import Leaf, StructType, leaves
 
-_NAME = re.compile(r"\s*+(?:`((?:[^`]|``)[^`]*+(?:``[^`]*+)*)`(?!`)\s*+|([^`.,\s][^`.,]*+))([.,]|$)")
+_NAME = lazy_pattern(r"\s*+(?:`((?:[^`]|``)[^`]*+(?:``[^`]*+)*)`(?!`)\s*+|([^`.,\s][^`.,]*+))([.,]|$)")
 
 
 def parse_column_list(text: str) -> list[tuple[str, ...]]:

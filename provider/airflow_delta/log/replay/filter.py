@@ -7,17 +7,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA
-from airflow_delta.log.checkpoint.part import RowGroup
-from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.predicate import Predicate, partition_texts, partitions_mask
 from airflow_delta.log.replay.row_groups import Range, may_hold
@@ -25,6 +23,10 @@ from airflow_delta.log.schema.partition_values import MAX_OFFSET
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
 from airflow_delta.log.statistics.credible import SECONDS
 from airflow_delta.log.statistics.data_skipping import needed_stats, partition_columns, skipping_mask, statistics_columns
+
+if TYPE_CHECKING:
+    from airflow_delta.log.checkpoint.part import RowGroup
+    from airflow_delta.log.checkpoint.reader import CheckpointReader
 
 Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]
 Step = tuple[Sequence[str], Evaluate]
@@ -77,7 +79,7 @@ class FileFilter:
         """Return the live files that the predicate selects by their partitions, of those that the steps have let pass."""
         if not self._undecided or self._predicate.partition_part is None:
             return live
-        return live.filter(self._partition_mask(live.column("partitionValues")))
+        return kernels.filter(live, self._partition_mask(live.column("partitionValues")))
 
     def _statistics_step(self, reader: CheckpointReader) -> Step:
         paths = [("stats_parsed", *path) for path in needed_stats(self._predicate.data_part)]
@@ -139,7 +141,7 @@ class PartitionsFilter(FileFilter):
 
     def decided(self, live: pa.RecordBatch) -> pa.RecordBatch:
         """Return the live files of these partitions, of those that the step has let pass."""
-        return live.filter(self._partition_mask(live.column("partitionValues"))) if self._undecided else live
+        return kernels.filter(live, self._partition_mask(live.column("partitionValues"))) if self._undecided else live
 
     def keeps(self, group: RowGroup) -> bool:
         """Return whether a row group may have files of these partitions."""
@@ -160,7 +162,7 @@ class PathFilter(FileFilter):
     def __init__(self, paths: Collection[str]) -> None:
         self._paths = sorted(paths)
         values = array(self._paths, pa.string())
-        self._steps: list[Step] = [(["path"], lambda rows: pc.is_in(rows.column("path"), value_set=values))]
+        self._steps: list[Step] = [(["path"], lambda rows: kernels.is_in(rows.column("path"), value_set=values))]
 
     def prepare(self, reader: CheckpointReader) -> None:
         """Do nothing: every checkpoint has paths."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.reconciliation import FileKey, TailFiles
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.checkpoint.file_columns import (
     FILE_SCHEMA,
@@ -26,12 +27,14 @@ from airflow_delta.log.checkpoint.file_columns import (
     to_add_files,
     to_columns,
 )
-from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
 from airflow_delta.log.checkpoint.prefetch import prefetched
-from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.replay.filter import Evaluate, FileFilter
 from airflow_delta.log.replay.path_spellings import VECTOR_ID, OtherSpellings, canonical_paths, keys_of
 from airflow_delta.log.storage.progress import tracked
+
+if TYPE_CHECKING:
+    from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
+    from airflow_delta.log.checkpoint.reader import CheckpointReader
 
 _REQUIRED = ("path", "partitionValues", "size")
 """Fields that every ``add`` must have (protocol, "Add File")."""
@@ -102,7 +105,7 @@ def live_rows(
         canonical = canonical_paths(rows.column("path"))
         kept = touched.kept(rows, canonical)
         if kept is not None:
-            rows, canonical = rows.filter(kept), canonical.filter(kept)
+            rows, canonical = kernels.filter(rows, kept), kernels.filter(canonical, kept)
         live = others.drop_from(rows, canonical)
         if file_filter is not None:
             live = file_filter.decided(live)
@@ -142,13 +145,13 @@ class _Selection:
             if self.mask is not None:
                 yield rows, self.mask.slice(at, len(rows))
             else:
-                yield rows, rows.is_valid() if rows.null_count else None
+                yield rows, kernels.is_valid(rows) if rows.null_count else None
             at += len(rows)
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the selected rows with the given fields of ``add`` as columns."""
         for rows, mask in self._struct_batches(columns):
-            selected = rows if mask is None else rows.filter(mask)
+            selected = rows if mask is None else kernels.filter(rows, mask)
             if len(selected):
                 batch = _as_batch(selected)
                 self._check_required(batch, columns)
@@ -165,8 +168,8 @@ class _Selection:
         for rows, mask in prefetched(self._struct_batches(columns)):
             if mask is None:
                 masks.append(evaluate(_as_batch(rows)))
-            elif pc.any(mask).as_py():
-                masks.append(pc.replace_with_mask(mask, mask, evaluate(_as_batch(rows.filter(mask)))))
+            elif kernels.any(mask).as_py():
+                masks.append(kernels.replace_with_mask(mask, mask, evaluate(_as_batch(kernels.filter(rows, mask)))))
             else:
                 masks.append(mask)
         combined = pa.concat_arrays(masks) if masks else array([], pa.bool_())
@@ -174,7 +177,7 @@ class _Selection:
         for group in self.groups:
             part = combined.slice(at, group.num_rows)
             at += group.num_rows
-            if pc.any(part).as_py():
+            if kernels.any(part).as_py():
                 groups.append(group)
                 kept.append(part)
         return replace(self, groups=groups, mask=pa.concat_arrays(kept) if kept else array([], pa.bool_()))
@@ -223,13 +226,13 @@ class TouchedFiles:
         """
         if self.paths is None:
             return None
-        hit = pc.is_in(canonical, value_set=self.paths)
-        if not pc.any(hit).as_py():
+        hit = kernels.is_in(canonical, value_set=self.paths)
+        if not kernels.any(hit).as_py():
             return None
         if self.keys is not None:
-            dead = [key in self.keys for key in keys_of(rows.filter(hit), canonical.filter(hit))]
-            hit = pc.replace_with_mask(hit, hit, array(dead, pa.bool_()))
-        return pc.invert(hit)
+            dead = [key in self.keys for key in keys_of(kernels.filter(rows, hit), kernels.filter(canonical, hit))]
+            hit = kernels.replace_with_mask(hit, hit, array(dead, pa.bool_()))
+        return kernels.invert(hit)
 
 
 # -- totals and tombstones ----------------------------------------------------------------------------------------------------
@@ -262,9 +265,9 @@ def _checkpoint_tombstones(reader: CheckpointReader, tail: TailFiles, retained_a
     wanted = [camel(name) for name in TOMBSTONE_SCHEMA.names if name != "data_change"]
     for rows in reader.batches("remove", wanted):
         if retained_after is not None and "deletionTimestamp" in rows.schema.names:
-            times = pc.fill_null(rows.column("deletionTimestamp").cast(pa.int64()), scalar(0))
-            rows = rows.filter(pc.greater(times, scalar(retained_after)))
+            times = kernels.fill_null(kernels.cast(rows.column("deletionTimestamp"), pa.int64()), scalar(0))
+            rows = kernels.filter(rows, kernels.greater(times, scalar(retained_after)))
         kept = touched.kept(rows, canonical_paths(rows.column("path")))
-        live = rows if kept is None else rows.filter(kept)
+        live = rows if kept is None else kernels.filter(rows, kept)
         if live.num_rows:
             yield to_columns(live, TOMBSTONE_SCHEMA)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_delta.log.actions.reconciliation import MARKS, FileKey, canonical_path
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import array, scalar
-from airflow_delta.log.checkpoint.reader import CheckpointReader
+
+if TYPE_CHECKING:
+    from airflow_delta.log.checkpoint.reader import CheckpointReader
 
 VECTOR_ID = ("deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.offset")
 """Fields that identify a deletion vector."""
@@ -45,21 +47,21 @@ CANONICAL = _canonical_pattern()
 
 def canonical_paths(paths: pa.Array) -> pa.Array:
     """Return :func:`~airflow_delta.log.actions.reconciliation.canonical_path` of each path."""
-    paths = paths.cast(pa.string())
+    paths = kernels.cast(paths, pa.string())
     if are_plain(paths):
         return paths
-    done = pc.match_substring_regex(paths, CANONICAL)
-    if pc.all(done).as_py() is not False:
+    done = kernels.match_substring_regex(paths, CANONICAL)
+    if kernels.all(done).as_py() is not False:
         return paths
-    others = paths.filter(pc.invert(done))
+    others = kernels.filter(paths, kernels.invert(done))
     split = _split(others)
     if split is not None and are_plain(split.names):
-        directories = split.directories.dictionary_encode()
+        directories = kernels.dictionary_encode(split.directories)
         known = array([canonical_path(directory) for directory in directories.dictionary.to_pylist()], pa.string())
-        spelled = pc.binary_join_element_wise(known.take(directories.indices), split.names, scalar("/"))
+        spelled = kernels.binary_join_element_wise(kernels.take(known, directories.indices), split.names, scalar("/"))
     else:
         spelled = array([canonical_path(path) for path in others.to_pylist()], pa.string())
-    return pc.replace_with_mask(paths, pc.invert(done), spelled)
+    return kernels.replace_with_mask(paths, kernels.invert(done), spelled)
 
 
 class _Split(NamedTuple):
@@ -72,13 +74,13 @@ def _split(paths: pa.Array) -> _Split | None:
 
     :return: ``None`` if a path has no slash, or only those of a scheme.
     """
-    parts = pc.split_pattern(paths, pattern="/", max_splits=1, reverse=True)
-    if pc.min(pc.list_value_length(parts)).as_py() != 2:
+    parts = kernels.split_pattern(paths, pattern="/", max_splits=1, reverse=True)
+    if kernels.min(kernels.list_value_length(parts)).as_py() != 2:
         return None
-    directories = pc.list_element(parts, scalar(0))
-    if pc.any(pc.ends_with(directories, pattern="/")).as_py():
+    directories = kernels.list_element(parts, scalar(0))
+    if kernels.any(kernels.ends_with(directories, pattern="/")).as_py():
         return None
-    return _Split(directories, pc.list_element(parts, scalar(1)))
+    return _Split(directories, kernels.list_element(parts, scalar(1)))
 
 
 def are_plain(paths: pa.Array) -> bool:
@@ -122,19 +124,21 @@ class OtherSpellings:
         :param rows: with their paths, and with deletion vectors if the checkpoint has any.
         :param canonical: their paths in canonical spelling.
         """
-        paths = rows.column("path").cast(pa.string())
+        paths = kernels.cast(rows.column("path"), pa.string())
         if are_plain(paths):
             return rows
-        hit = pc.is_in(canonical, value_set=self._odd_tombstones)
-        odd = pc.not_equal(canonical, paths)
-        if pc.any(odd).as_py() and self._has_clashes:
-            suspects = pc.or_(pc.is_in(canonical, value_set=self._tombstones), pc.is_in(canonical, value_set=self._repeated))
-            hit = pc.or_(hit, suspects)
-        if not pc.any(hit).as_py():
+        hit = kernels.is_in(canonical, value_set=self._odd_tombstones)
+        odd = kernels.not_equal(canonical, paths)
+        if kernels.any(odd).as_py() and self._has_clashes:
+            suspects = kernels.or_(
+                kernels.is_in(canonical, value_set=self._tombstones), kernels.is_in(canonical, value_set=self._repeated)
+            )
+            hit = kernels.or_(hit, suspects)
+        if not kernels.any(hit).as_py():
             return rows
-        chosen = rows.filter(hit)
-        dead = array(self._dead(chosen, canonical.filter(hit)), pa.bool_())
-        return rows.filter(pc.invert(pc.replace_with_mask(hit, hit, dead)))
+        chosen = kernels.filter(rows, hit)
+        dead = array(self._dead(chosen, kernels.filter(canonical, hit)), pa.bool_())
+        return kernels.filter(rows, kernels.invert(kernels.replace_with_mask(hit, hit, dead)))
 
     def _dead(self, rows: pa.RecordBatch, canonical: pa.Array) -> list[bool]:
         texts, keys = rows.column("path").to_pylist(), keys_of(rows, canonical)
@@ -149,9 +153,9 @@ class OtherSpellings:
         """Return the spellings of some files, by key."""
         found: dict[FileKey, set[str]] = {}
         for rows, paths in self._rows(kind, ["path", *VECTOR_ID]):
-            mask = pc.is_in(paths, value_set=canonical)
-            chosen = rows.filter(mask)
-            for text, key in zip(chosen.column("path").to_pylist(), keys_of(chosen, paths.filter(mask)), strict=True):
+            mask = kernels.is_in(paths, value_set=canonical)
+            chosen = kernels.filter(rows, mask)
+            for text, key in zip(chosen.column("path").to_pylist(), keys_of(chosen, kernels.filter(paths, mask)), strict=True):
                 found.setdefault(key, set()).add(text)
         return found
 
@@ -163,15 +167,16 @@ class OtherSpellings:
     def _odd_tombstones(self) -> pa.Array:
         """Return the paths of the tombstones whose spelling is not canonical."""
         odd = (
-            (paths, pc.not_equal(paths, rows.column("path").cast(pa.string()))) for rows, paths in self._rows("remove", ["path"])
+            (paths, kernels.not_equal(paths, kernels.cast(rows.column("path"), pa.string())))
+            for rows, paths in self._rows("remove", ["path"])
         )
-        return _concatenated([paths.filter(mask) for paths, mask in odd])
+        return _concatenated([kernels.filter(paths, mask) for paths, mask in odd])
 
     @cached_property
     def _repeated(self) -> pa.Array:
         """Return the paths that several live rows have."""
-        counts = pc.value_counts(_concatenated([paths for _rows, paths in self._rows("add", ["path"])]))
-        return counts.field("values").filter(pc.greater(counts.field("counts"), scalar(1)))
+        counts = kernels.value_counts(_concatenated([paths for _rows, paths in self._rows("add", ["path"])]))
+        return kernels.filter(counts.field("values"), kernels.greater(counts.field("counts"), scalar(1)))
 
     @cached_property
     def _has_clashes(self) -> bool:
@@ -179,16 +184,16 @@ class OtherSpellings:
         found: set[str] = set()
         for kind in ("add", "remove"):
             for rows in self._reader.batches(kind, ["path"]):
-                paths = rows.column("path").drop_null().cast(pa.string())
+                paths = kernels.cast(kernels.drop_null(rows.column("path")), pa.string())
                 split = _split(paths)
                 if len(paths) and (split is None or not are_plain(split.names)):
                     return True
-                found.update(() if split is None else split.directories.unique().to_pylist())
+                found.update(() if split is None else kernels.unique(split.directories).to_pylist())
         return len({canonical_path(directory) for directory in found}) < len(found)
 
     def _rows(self, kind: str, columns: Collection[str]) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
         for rows in self._reader.batches(kind, list(columns)):
-            rows = rows.filter(rows.column("path").is_valid())
+            rows = kernels.filter(rows, kernels.is_valid(rows.column("path")))
             yield rows, canonical_paths(rows.column("path"))
 
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.lazy_patterns import lazy_pattern
 
 # What Spark escapes in a directory name (ExternalCatalogUtils): control characters and characters that are special in Hive.
 _ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 32)}
 
-_ESCAPE = re.compile("[" + re.escape("".join(sorted(_ESCAPED))) + "]")
+_ESCAPE = lazy_pattern("[" + re.escape("".join(sorted(_ESCAPED))) + "]")
 
-_UNESCAPE = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+_UNESCAPE = lazy_pattern(r"(?:%[0-9A-Fa-f]{2})+")
 
 
 def escape_path_name(name: str) -> str:

@@ -15,6 +15,8 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.lazy_patterns import lazy_pattern
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType, arrow_type
 
 if TYPE_CHECKING:
@@ -27,20 +29,20 @@ _LONGEST = 1_000  # characters of a value that is not a string
 _DIGITS = 400  # of a decimal, zeros included
 _PARTITION_TYPES = frozenset({*_BITS, "float", "double", "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"})
 
-_TIMESTAMP = re.compile(
+_TIMESTAMP = lazy_pattern(
     r"(\d{4})-(\d{1,2})-(\d{1,2})"
     r"(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,9}))?)?)?\s*(Z|UTC|GMT|[+-](?:\d{4}|\d{2}(?::\d{2})?))?",
     re.ASCII,
 )
 
 
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_FLOAT = re.compile(rf"{_NUMBER.pattern}|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_NUMBER = lazy_pattern(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_FLOAT = lazy_pattern(rf"{_NUMBER.pattern}|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 _FORMS = {
-    **dict.fromkeys(INTEGRAL, re.compile(r"[+-]?[0-9]+")),
+    **dict.fromkeys(INTEGRAL, lazy_pattern(r"[+-]?[0-9]+")),
     **dict.fromkeys(FLOATING, _FLOAT),
-    "boolean": re.compile(r"true|false", re.IGNORECASE),
-    "date": re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"),
+    "boolean": lazy_pattern(r"true|false", re.IGNORECASE),
+    "date": lazy_pattern(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}"),
 }
 
 MAX_OFFSET = dt.timedelta(hours=18)
@@ -282,6 +284,6 @@ def partition_array(texts: pa.Array, data_type: DataType) -> pa.Array:
 
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
-    encoded = texts.dictionary_encode()
+    encoded = kernels.dictionary_encode(texts)
     values = [parse_partition_value(text, data_type) for text in encoded.dictionary.to_pylist()]
-    return array(values, arrow_type(data_type)).take(encoded.indices)
+    return kernels.take(array(values, arrow_type(data_type)), encoded.indices)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
+
+from airflow_delta.contract.near_words import near_words
 
 _LISTED = 50
 
@@ -24,5 +25,5 @@ def known_names(name: str, names: Sequence[str], what: str = "columns") -> str:
 def nearest(name: str, names: Sequence[str]) -> str | None:
     """Return the one of some names that its author may have meant; ``None`` if none is near."""
     folded = {known.lower(): known for known in names}
-    found = difflib.get_close_matches(name.lower(), folded, n=1)
+    found = near_words(name.lower(), folded)
     return folded[found[0]] if found else None

@@ -16,6 +16,7 @@ import msgspec
 
 from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.schema.suggestions import known_names
 
@@ -29,7 +30,7 @@ PRIMITIVES = frozenset(
     {*INTEGRAL, *FLOATING, "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz", "void", "variant"}
 )
 _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_DECIMAL = lazy_pattern(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 
 
 @dataclass(frozen=True, slots=True)

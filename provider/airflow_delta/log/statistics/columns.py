@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import datetime as dt
 import operator
-import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from airflow_delta.lazy_patterns import lazy_pattern
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.expressions.ast import ColumnReference
 from airflow_delta.log.schema.partition_values import parse_timestamp, partition_array, possible_instants
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
 
 # Names that no struct type can have as those of fields: documents with these are decoded as a whole.
-_NO_FIELD = re.compile(r'["\\\x00-\x1f]')
+_NO_FIELD = lazy_pattern(r'["\\\x00-\x1f]')
 # Rows held as Python objects at a time.
 _CHUNK = 1 << 16
 
@@ -66,7 +66,7 @@ def from_struct(stats: pa.StructArray, columns: Mapping[ColumnReference, bool]) 
         if array is None:
             return pa.nulls(len(stats), wanted)
         try:
-            return _numbers(array if array.type == wanted else array.cast(wanted))
+            return _numbers(array if array.type == wanted else kernels.cast(array, wanted))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return pa.nulls(len(stats), wanted)
 
@@ -90,7 +90,7 @@ def struct_leaf(stats: pa.StructArray, path: tuple[str, ...]) -> pa.Array | None
         position = array.type.get_field_index(name) if pa.types.is_struct(array.type) else -1
         if position < 0:
             return None
-        array = pc.struct_field(array, [position])  # by position: a name that begins with a dot would be read as a path
+        array = kernels.struct_field(array, [position])  # by position: a name that begins with a dot would be read as a path
     return array
 
 
@@ -101,15 +101,15 @@ def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: ColumnRefer
     """
     kind = _comparable(column.data_type)
     values = partition_array(texts, column.data_type)
-    bounds = _numbers(values.cast(kind)) if bounded else None
-    nulls = pc.is_null(values).cast(pa.int64())
+    bounds = _numbers(kernels.cast(values, kind)) if bounded else None
+    nulls = kernels.cast(kernels.is_null(values), pa.int64())
     low = high = bounds
     if bounded and column.data_type.name == "timestamp":
-        encoded = pc.dictionary_encode(texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts)
+        encoded = kernels.dictionary_encode(texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts)
         ranges = [possible_instants(text, column.data_type) for text in encoded.dictionary.to_pylist()]
         if any(ranges):
-            ends = [array([r and r[end] for r in ranges], kind).take(encoded.indices) for end in (0, 1)]
-            low, high = (pc.coalesce(end, bounds) for end in ends)
+            ends = [kernels.take(array([r and r[end] for r in ranges], kind), encoded.indices) for end in (0, 1)]
+            low, high = (kernels.coalesce(end, bounds) for end in ends)
     return ColumnBounds(low, high, nulls, repeated(1, len(nulls)))
 
 
@@ -224,14 +224,14 @@ def _numbers(values: pa.Array) -> pa.Array:
     """Return the array with NaN as null, since NaN is not a bound."""
     if not pa.types.is_floating(values.type):
         return values
-    return pc.if_else(pc.is_nan(values), scalar(None, values.type), values)
+    return kernels.if_else(kernels.is_nan(values), scalar(None, values.type), values)
 
 
 def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     source = pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
     try:
         found = array(values, source)
-        return _numbers(found) if source == kind else found.cast(kind)
+        return _numbers(found) if source == kind else kernels.cast(found, kind)
     except (pa.ArrowException, ValueError, OverflowError, TypeError):
         return _numbers(array([_one(value, kind) for value in values], kind))  # some have the wrong type
 

@@ -14,8 +14,8 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import microseconds, scalar
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.ast import ColumnReference
@@ -51,9 +51,9 @@ def credible(bounds: ColumnBounds, data_type: DataType) -> ColumnBounds:
         bounds = bounds._replace(null_count=pa.nulls(len(bounds.null_count), pa.int64()))
     wrong = contradictory(bounds)
     if bounds.minimum is not None and bounds.maximum is not None and (limits := _credible_limits(data_type)) is not None:
-        outside = [pc.less(end, limits[0]) for end in bounds[:2]] + [pc.greater(end, limits[1]) for end in bounds[:2]]
-        wrong = pc.fill_null(reduce(pc.or_kleene, outside, wrong), scalar(False))
-    if pc.any(wrong).as_py():
+        outside = [kernels.less(end, limits[0]) for end in bounds[:2]] + [kernels.greater(end, limits[1]) for end in bounds[:2]]
+        wrong = kernels.fill_null(reduce(kernels.or_kleene, outside, wrong), scalar(False))
+    if kernels.any(wrong).as_py():
         bounds = ColumnBounds(*(None if values is None else _without(values, wrong) for values in bounds))
     return _widened(bounds, data_type)
 
@@ -62,11 +62,11 @@ def contradictory(bounds: ColumnBounds) -> pa.BooleanArray:
     """Return for each file whether the statistics of a column contradict themselves; what is unknown contradicts nothing."""
     low, high, nulls, records = bounds
     zero = scalar(0)
-    tests = [pc.less(nulls, zero), pc.less(records, zero), pc.greater(nulls, records)]
+    tests = [kernels.less(nulls, zero), kernels.less(records, zero), kernels.greater(nulls, records)]
     if low is not None and high is not None:
-        some = pc.or_(pc.is_valid(low), pc.is_valid(high))
-        tests += [pc.and_kleene(pc.equal(nulls, records), some), pc.greater(low, high)]
-    return pc.fill_null(reduce(pc.or_kleene, tests), scalar(False))
+        some = kernels.or_(kernels.is_valid(low), kernels.is_valid(high))
+        tests += [kernels.and_kleene(kernels.equal(nulls, records), some), kernels.greater(low, high)]
+    return kernels.fill_null(reduce(kernels.or_kleene, tests), scalar(False))
 
 
 def are_consistent(stats: pa.StructArray) -> bool:
@@ -86,9 +86,9 @@ def are_consistent(stats: pa.StructArray) -> bool:
         found = contradictory(
             ColumnBounds(low, high, unknown if nulls is None else nulls, unknown if records is None else records)
         )
-        if pc.any(found).as_py() or (pa.types.is_string(high.type) and pc.any(_is_cut_short(high)).as_py()):
+        if kernels.any(found).as_py() or (pa.types.is_string(high.type) and kernels.any(_is_cut_short(high)).as_py()):
             return False
-        if pa.types.is_decimal(high.type) and any(pc.any(_is_capped(end)).as_py() for end in (low, high)):
+        if pa.types.is_decimal(high.type) and any(kernels.any(_is_capped(end)).as_py() for end in (low, high)):
             return False
     return True
 
@@ -138,24 +138,24 @@ def _widened(bounds: ColumnBounds, data_type: DataType) -> ColumnBounds:
 
 def _is_cut_short(greatest: pa.Array) -> pa.BooleanArray:
     """Return which greatest texts may be too small: older versions of Delta end truncated ones with U+FFFD, below an emoji."""
-    return pc.fill_null(pc.ends_with(greatest, _OLD_TIE_BREAKER), scalar(False))
+    return kernels.fill_null(kernels.ends_with(greatest, _OLD_TIE_BREAKER), scalar(False))
 
 
 def _is_capped(numbers: pa.Array) -> pa.BooleanArray:
     """Return which bounds of decimals may be what 64 bits hold of them."""
-    return pc.fill_null(pc.equal(pc.abs(numbers.cast(pa.float64())), scalar(_CAP)), scalar(False))
+    return kernels.fill_null(kernels.equal(kernels.abs(kernels.cast(numbers, pa.float64())), scalar(_CAP)), scalar(False))
 
 
 def _moved(moments: pa.Array, by: int) -> pa.Array:
     """Return timestamps with those before :data:`WHOLE_MINUTES` moved by microseconds."""
     counts = moments.view(pa.int64())
     least = scalar(-(2**63) + _SECONDS)
-    moved = pc.add(pc.max_element_wise(counts, least, skip_nulls=False), scalar(by))
-    return pc.if_else(pc.less(counts, scalar(microseconds(WHOLE_MINUTES))), moved, counts).view(moments.type)
+    moved = kernels.add(kernels.max_element_wise(counts, least, skip_nulls=False), scalar(by))
+    return kernels.if_else(kernels.less(counts, scalar(microseconds(WHOLE_MINUTES))), moved, counts).view(moments.type)
 
 
 def _without(values: Any, wrong: pa.BooleanArray) -> pa.Array:
-    return pc.if_else(wrong, scalar(None, values.type), values)
+    return kernels.if_else(wrong, scalar(None, values.type), values)
 
 
 _BOUNDED = frozenset({*INTEGRAL, *FLOATING, "string", "date", "timestamp", "timestamp_ntz"})

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from airflow_delta.log.arrow import kernels
 from airflow_delta.log.arrow.arrays import repeated, scalar
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DecimalType, StructType
@@ -79,7 +79,7 @@ def skipping_mask(
         for column in partition_columns(predicate):
             known[column] = from_partition_values(partition_texts(column.physical_path[0]), column, column_has_bounds(column))
     mask = _Rules(known, len(stats)).may_hold(ast.push_down_not(predicate.expression))
-    return pc.fill_null(mask, scalar(True))
+    return kernels.fill_null(mask, scalar(True))
 
 
 def _constant(value: bool | None, length: int) -> pa.BooleanArray:
@@ -96,15 +96,15 @@ class _Rules:
     def may_hold(self, expression: ast.Expression) -> pa.BooleanArray:
         match expression:
             case ast.And(parts):
-                return self._combine(parts, pc.and_kleene)
+                return self._combine(parts, kernels.and_kleene)
             case ast.Or(parts):
-                return self._combine(parts, pc.or_kleene)
+                return self._combine(parts, kernels.or_kleene)
             case ast.Constant(value):
                 return _constant(bool(value), self.length)
             case ast.Opaque() | ast.Not(ast.Opaque()):
                 return _constant(None, self.length)
             case ast.IsNull(column) if column in self.known:
-                return pc.greater(self.known[column].null_count, scalar(0))
+                return kernels.greater(self.known[column].null_count, scalar(0))
             case ast.Not(ast.IsNull(column)) if column in self.known:
                 return self._not_all_null(column)
             case ast.Compare("<=>", column, literal) if literal.value is None:
@@ -121,7 +121,7 @@ class _Rules:
 
     def _not_all_null(self, column: ast.ColumnReference) -> pa.BooleanArray:
         bounds = self.known[column]
-        return pc.less(bounds.null_count, bounds.num_records)
+        return kernels.less(bounds.null_count, bounds.num_records)
 
     def _of_values(self, expression: ast.Expression) -> pa.BooleanArray:
         """Decide an expression that is never true for nulls."""
@@ -138,7 +138,7 @@ class _Rules:
                     result = self._in(literals, bounds)
                 case ast.Like():
                     result = self._starts(expression.prefix, bounds)
-        return pc.and_kleene(result, self._not_all_null(column))
+        return kernels.and_kleene(result, self._not_all_null(column))
 
     def _in(self, literals: tuple[ast.Literal, ...], bounds: ColumnBounds) -> pa.BooleanArray:
         values = [literal for literal in literals if literal.value is not None]
@@ -146,18 +146,18 @@ class _Rules:
             return _constant(False, self.length)
         if len(values) > _MAX_LISTED and not any(_is_nan(literal.value) for literal in values):
             low, high = min(values, key=lambda v: v.value), max(values, key=lambda v: v.value)
-            return pc.and_kleene(self._compare(">=", low, bounds), self._compare("<=", high, bounds))
+            return kernels.and_kleene(self._compare(">=", low, bounds), self._compare("<=", high, bounds))
         result = self._compare("=", values[0], bounds)
         for literal in values[1:]:
-            result = pc.or_kleene(result, self._compare("=", literal, bounds))
+            result = kernels.or_kleene(result, self._compare("=", literal, bounds))
         return result
 
     def _starts(self, prefix: str, bounds: ColumnBounds) -> pa.BooleanArray:
         if not prefix:
             return _constant(None, self.length)
-        shortest = pc.utf8_slice_codeunits(bounds.minimum, 0, len(prefix))
+        shortest = kernels.utf8_slice_codeunits(bounds.minimum, 0, len(prefix))
         start = scalar(prefix)
-        return pc.and_kleene(pc.less_equal(shortest, start), pc.greater_equal(bounds.maximum, start))
+        return kernels.and_kleene(kernels.less_equal(shortest, start), kernels.greater_equal(bounds.maximum, start))
 
     def _compare(self, operator: str, literal: ast.Literal, bounds: ColumnBounds) -> pa.BooleanArray:
         if literal.value is None:
@@ -172,19 +172,19 @@ class _Rules:
         low, high = limits  # the interval of values that count as equal to the literal
         match operator:
             case "=" | "<=>":
-                return pc.and_kleene(pc.less_equal(bounds.minimum, high), pc.greater_equal(bounds.maximum, low))
+                return kernels.and_kleene(kernels.less_equal(bounds.minimum, high), kernels.greater_equal(bounds.maximum, low))
             case "<":
-                return pc.less(bounds.minimum, high) if low == high else pc.less_equal(bounds.minimum, high)
+                return kernels.less(bounds.minimum, high) if low == high else kernels.less_equal(bounds.minimum, high)
             case "<=":
-                return pc.less_equal(bounds.minimum, high)
+                return kernels.less_equal(bounds.minimum, high)
             case ">":
-                return pc.greater(bounds.maximum, low) if low == high else pc.greater_equal(bounds.maximum, low)
+                return kernels.greater(bounds.maximum, low) if low == high else kernels.greater_equal(bounds.maximum, low)
             case ">=":
-                return pc.greater_equal(bounds.maximum, low)
+                return kernels.greater_equal(bounds.maximum, low)
         if low != high:
             return _constant(None, self.length)
-        single = pc.and_kleene(pc.equal(bounds.minimum, low), pc.equal(bounds.maximum, high))
-        return pc.invert(single)
+        single = kernels.and_kleene(kernels.equal(bounds.minimum, low), kernels.equal(bounds.maximum, high))
+        return kernels.invert(single)
 
 
 def _is_nan(value: Any) -> bool:

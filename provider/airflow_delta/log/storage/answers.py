@@ -12,17 +12,18 @@ from urllib.parse import unquote, urlsplit
 
 from obstore import exceptions as errors
 
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 
 _VALUE = "\n\nDebug source:\n"
-_SOURCE = re.compile(r'\A\w+ \{\n +(?:store|path): "(?:[^"\\\n]|\\.)*",\n +source: (\w+)')
-_METHOD = re.compile(r"^ +method: ([A-Z]+),$", re.MULTILINE)
-_URI = re.compile(r"^ +uri: Some\(\n +(\S+),\n +\),$", re.MULTILINE)
-_STATUS = re.compile(r"^ +inner: Status \{\n +status: (\d{3}),$", re.MULTILINE)
-_BODY = re.compile(r'^ +body: Some\(\n +"((?:[^"\\\n]|\\.)*)",$', re.MULTILINE)
-_REDIRECT = re.compile(r"^ +inner: BareRedirect,$", re.MULTILINE)
-_NOT_SENT = re.compile(r"^ +source: reqwest::Error \{\n +kind: Builder,$", re.MULTILINE)
-_ESCAPE = re.compile(r"\\(?:u\{([0-9a-f]+)\}|(.))")
+_SOURCE = lazy_pattern(r'\A\w+ \{\n +(?:store|path): "(?:[^"\\\n]|\\.)*",\n +source: (\w+)')
+_METHOD = lazy_pattern(r"^ +method: ([A-Z]+),$", re.MULTILINE)
+_URI = lazy_pattern(r"^ +uri: Some\(\n +(\S+),\n +\),$", re.MULTILINE)
+_STATUS = lazy_pattern(r"^ +inner: Status \{\n +status: (\d{3}),$", re.MULTILINE)
+_BODY = lazy_pattern(r'^ +body: Some\(\n +"((?:[^"\\\n]|\\.)*)",$', re.MULTILINE)
+_REDIRECT = lazy_pattern(r"^ +inner: BareRedirect,$", re.MULTILINE)
+_NOT_SENT = lazy_pattern(r"^ +source: reqwest::Error \{\n +kind: Builder,$", re.MULTILINE)
+_ESCAPE = lazy_pattern(r"\\(?:u\{([0-9a-f]+)\}|(.))")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
 
 _OF_TYPE = {errors.PermissionDeniedError: 403, errors.UnauthenticatedError: 401}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from airflow_delta.lazy_patterns import lazy_pattern
 
 LOG_DIRECTORY = "_delta_log"
 LAST_CHECKPOINT = f"{LOG_DIRECTORY}/_last_checkpoint"
@@ -13,9 +13,9 @@ COMMIT_SUFFIX = ".json"
 CHECKSUM_SUFFIX = ".crc"
 CHECKPOINT_SUFFIX = ".checkpoint.parquet"
 
-_MULTI_PART = re.compile(r"\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
-_UUID_CHECKPOINT = re.compile(r"\.checkpoint\.[0-9a-fA-F-]{36}\.(?:json|parquet)")
-_COMPACTION = re.compile(r"\.(\d{20})\.compacted\.json")
+_MULTI_PART = lazy_pattern(r"\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
+_UUID_CHECKPOINT = lazy_pattern(r"\.checkpoint\.[0-9a-fA-F-]{36}\.(?:json|parquet)")
+_COMPACTION = lazy_pattern(r"\.(\d{20})\.compacted\.json")
 
 
 def version_prefix(version: int) -> str:

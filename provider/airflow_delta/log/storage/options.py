@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from airflow_delta.contract.location import AZURE, FILE, GCS, HDFS, S3, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.storage.credentials import EXPIRES_AT, RENEWED_BY
 from airflow_delta.masking import masked
 
@@ -112,7 +112,7 @@ ENDPOINTS = words("aws_endpoint_url aws_endpoint_url_s3 azure_storage_endpoint g
 _IN_HOST_NAMES = words("aws_region aws_default_region azure_storage_account_name")
 """Options that the client writes into the name of the host that it asks, as they are."""
 
-_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{0,63}(?<!-)")
+_LABEL = lazy_pattern(r"(?!-)[A-Za-z0-9-]{0,63}(?<!-)")
 """A part of a host's name (RFC 1123); botocore takes no other regions."""
 
 NETWORK = words("proxy_url proxy_ca_certificate root_certificate allow_invalid_certificates")

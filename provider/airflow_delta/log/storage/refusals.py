@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from airflow_delta.contract.location import AZURE, GCS, S3
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.answers import StoreAnswer
 from airflow_delta.log.storage.errors import StoreAccessError, StoreRefusedError
 
-_TAG = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("Code", "Message")}
-_MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*)"')
-_NOT_OF_OBJECTS = re.compile("Bucket|Container|Filesystem|Account|User")
+_TAG = {name: lazy_pattern(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("Code", "Message")}
+_MESSAGE = lazy_pattern(r'"message"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_NOT_OF_OBJECTS = lazy_pattern("Bucket|Container|Filesystem|Account|User")
 """Of codes with status 404 that do not say that an object is missing; Versity's gateway knows no user by an unknown key."""
 _MAY_PASS = frozenset({408, 409, 412, 429})
 _CODES_MAY_PASS = frozenset(

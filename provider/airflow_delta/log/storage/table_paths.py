@@ -11,13 +11,14 @@ from urllib.parse import unquote
 
 from airflow_delta.contract.location import Location
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.storage.factory import named_by_log, sibling
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
-_LOCAL = re.compile(r"^file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_LOCAL = lazy_pattern(r"^file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
+_SCHEME = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def relative_key(store: LogStore, path: str) -> str | None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from airflow_delta.contract.request import StageRequest
 from airflow_delta.contract.table_rules import refused_rows
 from airflow_delta.exceptions import DeltaUnsupportedOperationException, IdentityInsertException, PredicateException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.arrow.arrays import array
 from airflow_delta.log.expressions import ast, sql_text
 from airflow_delta.log.expressions.predicate import Predicate
@@ -19,7 +20,7 @@ from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable
 if TYPE_CHECKING:
     from airflow_delta.contract.table_rules import IdentityRule
 
-_NOW = re.compile(r"(?:current_timestamp|now)\s*\(\s*\)|current_timestamp", re.IGNORECASE)
+_NOW = lazy_pattern(r"(?:current_timestamp|now)\s*\(\s*\)|current_timestamp", re.IGNORECASE)
 
 
 def default_value(name: str, expression: str, schema: StructType, request: StageRequest) -> pa.Scalar:

@@ -17,6 +17,7 @@ from airflow_delta.contract.request import StageRequest
 from airflow_delta.contract.schema import variant_columns
 from airflow_delta.contract.table_rules import broken_rule, refused_rows
 from airflow_delta.exceptions import DeltaError, DeltaUnsupportedOperationException, PredicateException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
@@ -25,7 +26,7 @@ from airflow_delta.table.read.row_filter import check_decidable, selected
 
 Check = Callable[["pa.RecordBatch"], None]
 
-_LIMITED = re.compile(r"char_length\(.*\) > (\d+)", re.DOTALL)
+_LIMITED = lazy_pattern(r"char_length\(.*\) > (\d+)", re.DOTALL)
 
 _VALUE_LENGTH = 2000
 

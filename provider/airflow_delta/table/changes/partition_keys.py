@@ -18,6 +18,7 @@ import msgspec
 
 from airflow_delta.contract.partition_events import MANY, KeyField, PartitionEvents
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.decode import DecodedCommit, decode_commit
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MOMENTS = ("timestamp", "timestamp_ntz")
-_DIRECTIVE = re.compile(r"%[-_0^#]*\d*[EO]?(.)", re.DOTALL)
+_DIRECTIVE = lazy_pattern(r"%[-_0^#]*\d*[EO]?(.)", re.DOTALL)
 """What ``strftime`` replaces, with the flags of the GNU C library."""
 
 _SECONDS = {**dict.fromkeys("SsTXcr+", 1), **dict.fromkeys("MR", 60), **dict.fromkeys("HIklpP", 3600)}

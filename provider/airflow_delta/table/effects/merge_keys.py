@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log import heavy
 from airflow_delta.log.expressions.refused import oversized
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
@@ -15,7 +15,7 @@ from airflow_delta.table.stage.compared_columns import conjunct_texts
 if TYPE_CHECKING:
     from airflow_delta.log.actions.decode import DecodedCommit
 
-_EXPRESSION_ID = re.compile(r"#\d+L?")
+_EXPRESSION_ID = lazy_pattern(r"#\d+L?")
 """Spark writes ``(id#12L = id#34L)``."""
 
 

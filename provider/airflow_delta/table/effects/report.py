@@ -7,6 +7,7 @@ import re
 from datetime import date, datetime, time
 from typing import Any
 
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.shown_text import visible
 from airflow_delta.table.effects.diff import TableDiff
 from airflow_delta.table.effects.schema_changes import schema_lines
@@ -115,7 +116,7 @@ def _harmless(text: str) -> str:
     return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
 
 
-_LINKED = re.compile(r"://|www\.|@|mailto:|xmpp:|#\d|\bGH-\d", re.IGNORECASE)
+_LINKED = lazy_pattern(r"://|www\.|@|mailto:|xmpp:|#\d|\bGH-\d", re.IGNORECASE)
 
 
 def _escaped(text: str) -> str:

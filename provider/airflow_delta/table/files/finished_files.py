@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.contract.staging_directory import is_hidden, transaction_directory
 from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagedFileException, StagingException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.table.files.adds import CONCURRENCY, is_unfinished, unfinished
 
@@ -64,7 +64,7 @@ def check_finished_files(
 _SUCCESS = "_SUCCESS"
 """Marker of Hadoop's committers: the job has ended, with or without rows."""
 
-_ATTEMPT = re.compile(r"[^/]+/\d+-[0-9a-f]{8}/[0-9a-f]{8}(-[^/]*)?/")
+_ATTEMPT = lazy_pattern(r"[^/]+/\d+-[0-9a-f]{8}/[0-9a-f]{8}(-[^/]*)?/")
 
 _LISTED = 10
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_delta.exceptions import RowCountMismatchException, StagedFileException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.data_files.footers import footers_progress, read_footers
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 CONCURRENCY = 16  # footers that are read at a time
 FILES_AT_ONCE = 4096  # files whose footers are in memory at a time
 
-_AUTHORITY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)/(.*)", re.DOTALL)
+_AUTHORITY = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)/(.*)", re.DOTALL)
 
 
 def check_row_counts(store: LogStore, files: Sequence[AddFile], *, operation: str, version: int) -> None:

@@ -5,7 +5,6 @@ Paths are absolute in a log that lies elsewhere: that of a shallow clone, or of 
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
@@ -16,6 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, StagedFileException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.log.actions.deletion_vectors import ABSOLUTE, UUID_RELATIVE, vector_path
 from airflow_delta.log.actions.reconciliation import MARKS
@@ -102,7 +102,7 @@ def common_directory(paths: Sequence[str], depth: int) -> dict[str, list[str]]:
 ELSEWHERE = r"^(/|[A-Za-z][A-Za-z0-9+.-]*:)"
 """What a path of the log that is not relative to its table begins with."""
 
-_ELSEWHERE = re.compile(ELSEWHERE)
+_ELSEWHERE = lazy_pattern(ELSEWHERE)
 
 
 def is_elsewhere(path: str) -> bool:
@@ -124,7 +124,7 @@ def url_encoded(uri: str) -> str:
     return f"{scheme}://{authority}/{url_encode(path)}".rstrip("/")
 
 
-_SPELLED_ALIKE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9_\-!.~'(),;:$&+=@/]|%2[05])*")
+_SPELLED_ALIKE = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9_\-!.~'(),;:$&+=@/]|%2[05])*")
 
 
 def spelled_by_java(uri: str) -> str:

@@ -14,6 +14,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     StagedFileException,
 )
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.data_files.footers import read_footers
 from airflow_delta.log.schema.partition_directories import parse_partition_directory
 from airflow_delta.log.schema.types import StructType
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import FileStatus
     from airflow_delta.log.storage.progress import Progress
 
-_STAGED = re.compile(rf"{STAGING_DIRECTORY}/[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")
+_STAGED = lazy_pattern(rf"{STAGING_DIRECTORY}/[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")
 
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_DATE = lazy_pattern(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 
 def find_files(log: DeltaLog) -> list[FileStatus]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     VersionsNotContiguousException,
 )
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
 from airflow_delta.log.actions.decode import decode_commit
@@ -55,7 +55,7 @@ _THREADS = 16
 _LISTING_PAYS = 200
 """Files from which a listing of a remote table costs less than to ask for each."""
 _NAMED = 10
-_PARTITION = re.compile(r"/[^/=]+=[^/]*$")
+_PARTITION = lazy_pattern(r"/[^/=]+=[^/]*$")
 
 
 # -- what is missing -----------------------------------------------------------------------------------------------------------

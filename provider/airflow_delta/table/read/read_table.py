@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_delta.contract.near_words import near_words
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.data_files.batches import BATCH_ROWS
@@ -212,7 +212,7 @@ def wanted_fields(log: CommitFiles, version: int, schema: StructType, columns: S
     for name in columns:
         field = schema.find(name)
         if field is None:
-            near = get_close_matches(name, schema.names, 1)
+            near = near_words(name, schema.names, 1)
             hint = f"Did you mean {near[0]}? " if near else ""
             raise log.error(
                 DeltaIllegalArgumentException,

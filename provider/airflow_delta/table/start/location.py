@@ -6,7 +6,6 @@ table, and VACUUM would delete them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     NonEmptyLocationException,
 )
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.features import protocol
 from airflow_delta.table.start.format_warnings import warn_of_other_formats
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 
-_TRANSACTION = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_TRANSACTION = lazy_pattern(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def check_no_preview(table: str) -> None:

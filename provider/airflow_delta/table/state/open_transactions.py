@@ -6,7 +6,6 @@ storage, so the app id of an open transaction is not known here.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, field
@@ -24,6 +23,7 @@ from airflow_delta.contract.staging_directory import (
 )
 from airflow_delta.contract.tags import APP_ID_TAG, DAG_ID_TAG, RUN_ID_TAG, part_of, takes_back
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.storage.progress import tracked
@@ -48,8 +48,8 @@ ABANDONED_AFTER = timedelta(days=7)
 
 _REQUEST_HEAD = 4096
 _LISTED_ONE_BY_ONE = 50
-_ATTEMPT = re.compile(r"\d+-[0-9a-f]{8}")
-_READ_VERSION = re.compile(rb'"readVersion": ?(-?\d+)')
+_ATTEMPT = lazy_pattern(r"\d+-[0-9a-f]{8}")
+_READ_VERSION = lazy_pattern(rb'"readVersion": ?(-?\d+)')
 _TRANSACTION_OF_PATH = rf"(?:^|/){STAGING_DIRECTORY}/(?P<id>[^/]+)/"
 
 

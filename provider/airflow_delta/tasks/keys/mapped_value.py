@@ -25,11 +25,12 @@ from airflow.sdk import ObjectStoragePath, XComArg
 from airflow_delta.airflow_internals.tasks import all_of
 from airflow_delta.dag_rules.key_precision import is_of_the_run
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-_PLAIN = re.compile(r"[\w/][\w./:=-]{0,99}", re.ASCII)
+_PLAIN = lazy_pattern(r"[\w/][\w./:=-]{0,99}", re.ASCII)
 
 
 def instance_name(context: Context) -> str:

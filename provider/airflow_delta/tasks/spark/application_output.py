@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import Any
 
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.spark.errors import is_library, place_in_files, useful_line
 
@@ -16,15 +16,15 @@ _LINES = 3000
 _LONGEST = 4000
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-_LOGGED = re.compile(r'\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ |\{"ts": ?"|\[?\d{4}-\d\d-\d\d[T ]\d\d:')
-_FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)(?:, in (.+))?')
+_LOGGED = lazy_pattern(r'\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ |\{"ts": ?"|\[?\d{4}-\d\d-\d\d[T ]\d\d:')
+_FRAME = lazy_pattern(r'\s*File "([^"]+)", line (\d+)(?:, in (.+))?')
 _WORKER = "/pyspark/worker.py"
-_PYTHONS = re.compile(r"[A-Za-z_][\w.]*(?:: |:?$)")
-_JAVAS = re.compile(r'Exception in thread "[^"]*" (.*)')
-_JAVA_FRAME = re.compile(
+_PYTHONS = lazy_pattern(r"[A-Za-z_][\w.]*(?:: |:?$)")
+_JAVAS = lazy_pattern(r'Exception in thread "[^"]*" (.*)')
+_JAVA_FRAME = lazy_pattern(
     r"\s*at (?!(?:org\.apache\.(?:spark|hadoop)|java|javax|scala|jdk|sun|py4j)\b)[\w$.]+\(([\w$]+\.\w+:\d+)\)"
 )
-_DIAGNOSTICS = re.compile(r"\s*[Dd]iagnostics: (?!N/A)(\S.*)")
+_DIAGNOSTICS = lazy_pattern(r"\s*[Dd]iagnostics: (?!N/A)(\S.*)")
 
 
 class ApplicationOutput:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -18,13 +17,14 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.hooks.extra import extra_of
 from airflow_delta.hooks.named_connection import named_connection
+from airflow_delta.lazy_patterns import lazy_pattern
 
 DEFAULT_SPARK_CONN_ID = "spark_default"
 
 _DEPLOY_MODE = "spark.submit.deployMode"
 
 # The context was stopped before it had a session. Only the driver's log says why: "All masters are unresponsive! Giving up."
-_NOT_REGISTERED = re.compile(
+_NOT_REGISTERED = lazy_pattern(
     r"SparkContext\.assertNotStopped\S*\s+at org\.apache\.spark\.sql\.\S*SparkSession\.<init>|All masters are unresponsive"
 )
 

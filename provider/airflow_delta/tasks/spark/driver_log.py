@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from typing import Any, BinaryIO
 
 from airflow_delta import engine
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, SparkJobException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.spark.errors import memory_advice, spaced
 from airflow_delta.tasks.spark.application_output import ended_by
 from airflow_delta.tasks.spark.installed import java_error
@@ -42,22 +42,22 @@ _LEVELS = {
     "SEVERE": logging.ERROR,
 }
 
-_SPARKS = re.compile(rf"\d\d/\d\d/\d\d \d\d:\d\d:\d\d ({'|'.join(_LEVELS)}) (.*)")
+_SPARKS = lazy_pattern(rf"\d\d/\d\d/\d\d \d\d:\d\d:\d\d ({'|'.join(_LEVELS)}) (.*)")
 
-_OTHER = re.compile(rf"(?=[\[\d]).{{0,60}}?[\[\s]({'|'.join(_LEVELS)})[\]\s:]")
+_OTHER = lazy_pattern(rf"(?=[\[\d]).{{0,60}}?[\[\s]({'|'.join(_LEVELS)})[\]\s:]")
 
-_UNDATED = re.compile(r"(?:.* VM )?(WARNING|warning|SEVERE|INFO|ERROR|error): ")
+_UNDATED = lazy_pattern(r"(?:.* VM )?(WARNING|warning|SEVERE|INFO|ERROR|error): ")
 
-_BANNERS = re.compile(
+_BANNERS = lazy_pattern(
     r"WARNING: Using incubator modules|Using Spark's default log4j profile|Setting (?:default|Spark) log level to "
     r"|To adjust logging level use |(?:NOTE: )?Picked up \w*JAVA\w*_OPTIONS"
     r"|.* WARN (?:NativeCodeLoader: Unable to load native-hadoop|FileStreamSink: Assume no metadata directory"
     r"|Utils: (?:Your hostname, .* loopback address|Set SPARK_LOCAL_IP))"
 )
 
-_TRACE = re.compile(r"\s+at \S|Caused by: |\s*Suppressed: |\s+\.\.\. \d+ more")
+_TRACE = lazy_pattern(r"\s+at \S|Caused by: |\s*Suppressed: |\s+\.\.\. \d+ more")
 
-_THROWN = re.compile(r"(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b")
+_THROWN = lazy_pattern(r"(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b")
 
 _REMEMBERED = 20
 

@@ -16,6 +16,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     MissingSparkException,
 )
+from airflow_delta.lazy_patterns import lazy_pattern
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ _INSTALL = 'pip install "airflow-provider-delta[spark]"'
 
 _WITHOUT = 'A stage of small data needs neither Spark nor Java: @task.delta_stage(engine="arrow").'
 
-_NO_JAVA = re.compile(r"(?:^|: )([^:\n]+/bin/java): (?:No such file|not found)", re.MULTILINE)
+_NO_JAVA = lazy_pattern(r"(?:^|: )([^:\n]+/bin/java): (?:No such file|not found)", re.MULTILINE)
 
 
 def check_pyspark() -> None:

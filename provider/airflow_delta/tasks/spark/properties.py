@@ -18,6 +18,7 @@ from airflow_delta.exceptions import (
     DeltaError,
     DeltaIllegalArgumentException,
 )
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.masking import looks_secret
 from airflow_delta.spark.errors import typed_error
 from airflow_delta.tasks.spark.connection import registration_error_of, spark_extras
@@ -40,7 +41,7 @@ def mask_settings(settings: Any) -> None:
             mask_secret(value)
 
 
-_EVERY_BUCKET = re.compile(r"spark\.hadoop\.fs\.s3a\.(?!bucket\.)")
+_EVERY_BUCKET = lazy_pattern(r"spark\.hadoop\.fs\.s3a\.(?!bucket\.)")
 _ESCAPED = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 
 

@@ -21,6 +21,7 @@ from airflow_delta.hooks.credentials_of_another import IDENTITY
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.hooks.fields import OWN
 from airflow_delta.hooks.hadoop import OWN_CREDENTIALS, hadoop_settings
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ _SECRET_PARTS = (
     ".sas.fixed.token.",
 )
 S3A = "fs.s3a."
-_OWN_S3A = re.compile(r"^\s*spark\.hadoop\.fs\.s3a\.(?:aws\.credentials\.provider|access\.key|endpoint)\b", re.MULTILINE)
-_AUTHORITY = re.compile(rf"(?:{OBJECT_SCHEMES})://[^/]+", re.IGNORECASE)
+_OWN_S3A = lazy_pattern(r"^\s*spark\.hadoop\.fs\.s3a\.(?:aws\.credentials\.provider|access\.key|endpoint)\b", re.MULTILINE)
+_AUTHORITY = lazy_pattern(rf"(?:{OBJECT_SCHEMES})://[^/]+", re.IGNORECASE)
 # Spark's default, and the names of Azure's keys, which it would show on its pages.
 _REDACTION = "(?i)secret|password|token|access[.]?key|account[.]?key|keyfile"
 

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_delta import engine
 from airflow_delta.exceptions import DeltaError, StageFailedException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.spark.errors import memory_advice, spaced, typed_error
 from airflow_delta.tasks.spark.application_output import ApplicationOutput, application_error, ended_by
 from airflow_delta.tasks.spark.installed import java_error
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 _FIRST = 5
 """Lines in which ``spark-submit`` says that it does not start."""
 
-_COMMAND = re.compile(r"Cannot execute: .*?Error code is: -?\d+\.?\s*", re.DOTALL)
+_COMMAND = lazy_pattern(r"Cannot execute: .*?Error code is: -?\d+\.?\s*", re.DOTALL)
 
 
 def follow_driver(hook: Any) -> None:

@@ -13,6 +13,7 @@ from airflow_delta.contract.kinds import TRUTH, WHOLE_NUMBER, taken
 from airflow_delta.contract.request import SourceScan
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaUnsupportedOperationException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.tasks.base import TABLE_VIEW
 from airflow_delta.tasks.dag_file import Each, argument_of, start_tasks
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import StageView
     from airflow_delta.tasks.stage.work import StageWork
 
-_VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VIEW = lazy_pattern(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class NewRowsParameters(TypedDict, total=False):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from airflow_delta.contract.catalog_names import Reservation
 from airflow_delta.contract.kinds import kinds_of, taken
 from airflow_delta.contract.staging_directory import is_owned_by
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.tasks.dag_file import (
     Each,
@@ -190,7 +190,7 @@ def _without_names(value: Any) -> Any:
     return _PHYSICAL_NAME.sub("", value) if isinstance(value, str) else value
 
 
-_PHYSICAL_NAME = re.compile(r"col-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PHYSICAL_NAME = lazy_pattern(r"col-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def _same_number(version: int, versions: list[str]) -> bool:

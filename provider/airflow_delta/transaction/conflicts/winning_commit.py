@@ -57,7 +57,6 @@ class _Line(msgspec.Struct, kw_only=True, rename="camel"):
     domain_metadata: DomainMetadata | None = None
 
 
-_decoder = msgspec.json.Decoder(_Line)
 _SMALL_KEYS = (METADATA_KEY, PROTOCOL_KEY, TXN_KEY, DOMAIN_KEY)
 
 
@@ -246,7 +245,7 @@ class WinningCommit(Subject):
 
     def _decode(self, data: bytes) -> list[_Line]:
         try:
-            return lenient.decode_lines(_decoder, data)
+            return lenient.decode_lines(_Line, data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self.error(
                 DeltaLogCorruptedException,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow.types as types
 
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.data_files.footers import read_footers
 from airflow_delta.log.schema.types import ArrayType, MapType, StructType
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.schema.types import DataType
 
-_LOCAL = re.compile(r"^file:/+")
+_LOCAL = lazy_pattern(r"^file:/+")
 
 
 def files_with_dropped_columns(

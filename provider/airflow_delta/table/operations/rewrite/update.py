@@ -11,6 +11,7 @@ from airflow_delta.contract.payloads import Json, StagedWrite
 from airflow_delta.contract.schema import Type, fields, find_field
 from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log import heavy
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
 from airflow_delta.log.expressions.refused import oversized, refused_function
@@ -21,7 +22,7 @@ from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.rewrite.target import RewriteTarget, rewrite_target
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
-_NAME = re.compile(r"`((?:[^`]|``)+)`|([^`.]+)")
+_NAME = lazy_pattern(r"`((?:[^`]|``)+)`|([^`.]+)")
 
 
 def plan_update(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.table_paths import relative_key
 from airflow_delta.table.read.read_table import Rows
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 _COLUMNS = {"path": types.is_string, "length": types.is_int64, "isDir": types.is_boolean, "modificationTime": types.is_int64}
-_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
+_ABSOLUTE = lazy_pattern(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def files_in_inventory(log: DeltaLog, inventory: pa.Table | Rows) -> list[FileStatus]:

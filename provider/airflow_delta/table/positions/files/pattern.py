@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.staging_directory import is_hidden
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.table.positions.files.globs import part_expression
@@ -15,8 +16,8 @@ from airflow_delta.table.positions.files.globs import part_expression
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import FileStatus, LogStore
 
-_WILDCARD = re.compile(r"(?<!\\)[*?\[{]")
-_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+_WILDCARD = lazy_pattern(r"(?<!\\)[*?\[{]")
+_AUTHORITY = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 
 
 @dataclass(frozen=True, slots=True)

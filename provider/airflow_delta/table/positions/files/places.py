@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from airflow_delta.contract.location import Location
+from airflow_delta.lazy_patterns import lazy_pattern
 
-_DEFAULT_CONSUMER = re.compile(r"[0-9a-f]{16}")
+_DEFAULT_CONSUMER = lazy_pattern(r"[0-9a-f]{16}")
 
 
 class Recorded(Protocol):
