@@ -204,7 +204,7 @@ class TestSideBySide:
             raise PermissionError("the store refused it")
 
         for point in ("intent second", "published second"):
-            with visited(at(point, "before", fail)), pytest.raises(DeltaError):
+            with visited(at(point, "before", fail)), pytest.raises(PermissionError):
                 world.publish()
             assert world.tables[2].states().count("published") == 0
         world.publish()
