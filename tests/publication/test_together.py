@@ -16,21 +16,33 @@ from publication.points import at, killed, visited
 from publication.together import PART, Together
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("seed", [5, 41, 55, 59])
-def test_publications_at_the_same_time_end_without_being_taken_back(seed: int, tmp_path: Path) -> None:
+def test_publications_at_the_same_time_end_without_being_taken_back(seed: int, beside: bool, tmp_path: Path) -> None:
     """Each of these was half for good, or taken back, when looks and checks were of two versions."""
     together = Together.drawn(tmp_path, seed)
-    assert together.run(seed) == []
+    assert together.run(seed, beside=beside) == []
     assert "published" in {worker.outcome for worker in together.workers} or len(together.workers) == 2
 
 
 @pytest.mark.slow
-def test_random_histories_without_a_foreign_writer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [False, True])
+def test_random_histories_without_a_foreign_writer(tmp_path: Path, beside: bool) -> None:
     wrong = {}
     for seed in range(300):
-        if found := Together.drawn(tmp_path / str(seed), seed).run(seed):
+        if found := Together.drawn(tmp_path / str(seed), seed).run(seed, beside=beside):
             wrong[seed] = found
     assert wrong == {}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_publications_of_the_same_tables_in_opposite_orders(tmp_path: Path, seed: int) -> None:
+    """Each works on its tables side by side and reads them all; of two that conflict, one is refused before it is decided."""
+    together = Together.of(tmp_path, 3)
+    together.add("p", together.tables, [True] * 3, anchor=together.tables[0], patience=0.0)
+    together.add("q", together.tables[::-1], [True] * 3, anchor=together.tables[2], patience=0.0)
+    assert together.run(seed, beside=True) == []
+    assert {worker.outcome for worker in together.workers} <= {"published", "refused"}
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from airflow_delta.exceptions import DeltaError, PublicationSplitException, Publ
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.publication import Member, get_versions, open_publications
+from publication.beside import side_by_side
 from publication.judge import judge_rows, judge_states, judge_versions, shown
 from publication.lake import LakeTable, publish_all
 
@@ -47,24 +49,27 @@ class Turns:
         self._turn = self._random.choice(self._waiting) if self._waiting else None
         self._changed.notify_all()
 
+    def _body(self, work: Callable[[], object]) -> None:
+        me = threading.current_thread()
+        with self._changed:
+            self._changed.wait_for(lambda: self._turn is me)
+        try:
+            work()
+        finally:
+            with self._changed:
+                self._waiting.remove(me)
+                self._draw()
+
+    def begin(self, work: Callable[[], object]) -> threading.Thread:
+        """Run something in a thread of its own, which takes turns with all others."""
+        thread = threading.Thread(target=self._body, args=(work,), daemon=True)
+        self._waiting.append(thread)
+        thread.start()
+        return thread
+
     def run(self, works: Sequence[Callable[[], object]], *, within: float = 120.0) -> None:
         """Run each in a thread of its own, to its end."""
-
-        def body(work: Callable[[], object]) -> None:
-            me = threading.current_thread()
-            with self._changed:
-                self._changed.wait_for(lambda: self._turn is me)
-            try:
-                work()
-            finally:
-                with self._changed:
-                    self._waiting.remove(me)
-                    self._draw()
-
-        threads = [threading.Thread(target=body, args=(work,), daemon=True) for work in works]
-        self._waiting = list(threads)
-        for thread in threads:
-            thread.start()
+        threads = [self.begin(work) for work in works]
         with self._changed:
             self._draw()
         for thread in threads:
@@ -80,6 +85,49 @@ def taking_turns(turns: Turns) -> Iterator[None]:
         for owner, name in points:
             patch.setattr(owner, name, _pointed(turns, getattr(owner, name)))
         patch.setattr("airflow_delta.transaction.commit.committer.lock_commit_if_enabled", lambda *_: nullcontext())
+        yield
+
+
+@contextmanager
+def tables_taking_turns(turns: Turns) -> Iterator[None]:
+    """Let workers work on their tables side by side, in threads that take turns with those of all workers."""
+
+    class Threads:
+        def __init__(self, _number: int) -> None:
+            self._threads: list[threading.Thread] = []
+
+        def __enter__(self) -> Threads:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            for thread in self._threads:
+                thread.join(120)
+
+        def submit(self, work: Callable[..., object], *args: object) -> Future[object]:
+            future: Future[object] = Future()
+
+            def run() -> None:
+                try:
+                    future.set_result(work(*args))
+                except BaseException as error:
+                    future.set_exception(error)
+
+            self._threads.append(turns.begin(run))
+            return future
+
+    def wait_for_all(futures: Sequence[Future[object]]) -> None:
+        while not all(future.done() for future in futures):
+            turns.reach()
+
+    def wait_in_line(line: Any, place: int) -> None:
+        while not line.is_open(place):
+            turns.reach()
+
+    with side_by_side(), pytest.MonkeyPatch.context() as patch:
+        module = "airflow_delta.publication.side_by_side"
+        patch.setattr(f"{module}._threads", Threads)
+        patch.setattr(f"{module}.wait", wait_for_all)
+        patch.setattr(f"{module}._Line.await_open", wait_in_line)
         yield
 
 
@@ -155,10 +203,13 @@ class Together:
         at = anchor.uri if anchor in tables else tables[0].uri
         self.workers.append(Worker(members, reads, at, patience))
 
-    def run(self, seed: int) -> list[str]:
-        """Let all publish at the same time; return what is wrong with that."""
+    def run(self, seed: int, *, beside: bool = False) -> list[str]:
+        """Let all publish at the same time; return what is wrong with that.
+
+        :param beside: each works on its tables side by side.
+        """
         turns = Turns(seed)
-        with taking_turns(turns):
+        with taking_turns(turns), tables_taking_turns(turns) if beside else nullcontext():
             turns.run([worker.publish for worker in self.workers])
         return self.judge()
 

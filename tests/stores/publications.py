@@ -76,11 +76,11 @@ class Lake:
         handle, staged = table.staged(range(start, start + 4))
         return Member(log=table.log(), handle=handle, staged=[staged])
 
-    def publish(self, members: list[Member]) -> str:
+    def publish(self, members: list[Member], *, intents: bool = True) -> str:
         """Publish as one try of a commit task does; return the outcome."""
         opened = [self.through(table) for table in self.tables]
         tried = [Member(log=log, handle=m.handle, staged=m.staged) for log, m in zip(opened, members, strict=True)]
-        options = PublicationOptions(anchor=self.tables[0].uri, patience=0.0)
+        options = PublicationOptions(anchor=self.tables[0].uri, patience=0.0, intents=intents)
         try:
             return publish_tables(tried, attempt=new_attempt(), options=options, open_table=self.open).outcome
         except PublicationUndoneException:

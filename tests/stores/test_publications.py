@@ -46,6 +46,19 @@ def lake_at(stores: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
         yield made
 
 
+@pytest.mark.parametrize("intents", [True, False])
+def test_how_often_the_store_is_asked(lake_at: Callable[[str], Lake], intents: bool) -> None:
+    """docs/several-tables.md has the formulas."""
+    lake = lake_at("s3")
+    members, start = lake.members()
+    lake.proxy.set()
+    assert lake.publish(members, intents=intents) == "published"
+    tables = len(lake.tables)
+    assert len(lake.proxy.requests) == (19 * tables - 3 if intents else 17 * tables - 1)
+    lake.note(start)
+    lake.check()
+
+
 @pytest.mark.parametrize(("operation", "place", "fault"), CASES, ids=["-".join(case).replace(" ", "-") for case in CASES])
 def test_a_request_that_fails(operation: str, place: str, fault: str, lake_at: Callable[[str], Lake]) -> None:
     puts = "" if EVERYWHERE else PUTS

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -45,7 +46,7 @@ from airflow_delta.table.stage.load import check_staged_files
 from airflow_delta.table.stage.view import TransactionView, view_of
 from airflow_delta.table.start.location import check_location
 from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, find_commit, standing_version
-from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
+from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook, TransactionObserver
 from airflow_delta.transaction.conflict_detection import check_level
 from airflow_delta.transaction.events import FAILURE, held_back
 from airflow_delta.transaction.intents import IGNORE_INTENTS, IntentRule
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.state.markers import Fence
-    from airflow_delta.transaction import PostCommitHook
+    from airflow_delta.transaction.commit.hooks import CommittedTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +71,43 @@ class IntentMetError(Exception):
         self.publication = publication
 
 
+class OneAtATime(PostCommitHook):
+    """A hook of somebody who does not expect to be called for several tables at a time.
+
+    :param lock: of all hooks of the publication.
+    """
+
+    def __init__(self, hook: PostCommitHook, lock: threading.Lock) -> None:
+        self.name = hook.name
+        self._hook = hook
+        self._lock = lock
+
+    def run(self, txn: CommittedTransaction, version: int, actions: Sequence[Action]) -> None:
+        """Run the hook when no other one runs."""
+        with self._lock:
+            self._hook.run(txn, version, actions)
+
+    def handle_error(self, txn: CommittedTransaction, error: Exception, version: int) -> None:
+        """Let the hook decide."""
+        self._hook.handle_error(txn, error, version)
+
+
+class _Written(TransactionObserver):
+    """Calls somebody as soon as the log entry is there."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def written(self, version: int) -> None:  # noqa: ARG002
+        self._then()
+
+
 class Participant:
-    """A table of a plan.
+    """A table of a plan. One thread at a time works on it.
 
     :param hooks: run after its commit, if this worker makes it.
     :param policy: limits of its commits.
+    :param staged: the file of its staged writes, if this worker has just put it.
     :ivar fence: the marker of this worker's attempt, if it holds one.
     :ivar passed_over: other publications that this worker waited for in vain.
     """
@@ -87,6 +120,7 @@ class Participant:
         *,
         hooks: Sequence[PostCommitHook] = (),
         policy: CommitPolicy | None = None,
+        staged: bytes | None = None,
     ) -> None:
         self.log = log
         self.uri = planned.table
@@ -97,6 +131,7 @@ class Participant:
         self._plan = plan
         self._hooks = hooks
         self._policy = policy if policy is not None else CommitPolicy()
+        self._staged = staged
 
     def __repr__(self) -> str:
         return f"Participant({self.uri!r})"
@@ -175,7 +210,7 @@ class Participant:
     @cached_property
     def view(self) -> TransactionView:
         """The transaction with its stages, checked against each other and storage."""
-        view = view_of(self.log, self.handle, load_writes(self.log, self._planned))
+        view = view_of(self.log, self.handle, load_writes(self.log, self._planned, self._staged))
         # An undone publication would have to move positions back.
         if any(stage.write.sources or stage.write.loads for stage in view.stages):
             raise self.log.error(
@@ -187,9 +222,14 @@ class Participant:
         check_staged_files(self.log.store, self.handle, view.stages)
         return view
 
+    @property
+    def is_new(self) -> bool:
+        """Whether there was no table when the transaction began."""
+        return self.handle.read_version < 0
+
     def create_if_missing(self) -> None:
         """Create the table, without rows, if there is none: states need a log."""
-        if self.handle.read_version >= 0 or self.log.update().version >= 0:
+        if not self.is_new or self.log.update().version >= 0:
             return
         check_location(self.log)
         policy = replace(self._policy, intents=IGNORE_INTENTS)
@@ -213,9 +253,10 @@ class Participant:
 
     # -- puts ------------------------------------------------------------------------------------------------------------------
 
-    def put_published(self) -> None:
+    def put_published(self, written: Callable[[], None] | None = None) -> None:
         """Commit the stages with state 1, unless something conflicts.
 
+        :param written: called as soon as the entry is there, before what follows a commit; not if only the log shows it.
         :raises IntentMetError: if another publication is under way here.
         :raises DeltaError: with ``refuses_publication`` if the publication cannot be here.
         """
@@ -227,7 +268,7 @@ class Participant:
             policy = self.fence.policy(policy)
         try:
             with _quietly():
-                commit_stages(self.view, self._options(policy, hooks=True))
+                commit_stages(self.view, self._options(policy, hooks=True, written=written))
         except PostCommitHookFailedException as error:
             logger.warning("Table %s: %s", self.uri, error.message)
         if self.state_in(self.log.snapshot) is None and self.look() is None:
@@ -246,12 +287,19 @@ class Participant:
         )
 
     def put_state(
-        self, state: int, *, at: int | None = None, reason: dict[str, Any] | None = None, inverse: Inverse | None = None
+        self,
+        state: int,
+        *,
+        at: int | None = None,
+        reason: dict[str, Any] | None = None,
+        inverse: Inverse | None = None,
+        written: Callable[[], None] | None = None,
     ) -> bool:
         """Put an entry with a state, as the version right after the last one that was looked at.
 
         :param at: the version up to which the caller has checked; another version is in between, it is not put.
         :param inverse: with state 3: what takes the commit back on that version.
+        :param written: called as soon as the entry is there, before what follows a commit.
         :return: whether it was put. If not, somebody else has the version: look again.
         """
         snapshot = self.log.snapshot
@@ -259,7 +307,8 @@ class Participant:
             return False
         publication = self._plan.publication
         policy = replace(self._policy, next_version_only=True, intents=IGNORE_INTENTS, cancelled=None, check_actions=None)
-        txn = OptimisticTransaction(self.log, snapshot, txn_id=f"{publication}#{state}", policy=policy)
+        observer = None if written is None else _Written(written)
+        txn = OptimisticTransaction(self.log, snapshot, txn_id=f"{publication}#{state}", policy=policy, observer=observer)
         now = int(time.time() * 1000)
         app_id = f"{INTENT_APP if state == INTENT else STATE_APP}{publication}"
         actions: list[Action] = [SetTransaction(app_id=app_id, version=state, last_updated=now)]
@@ -312,13 +361,14 @@ class Participant:
         held = HeldChecks(self.log, self.handle, self._planned.held, staged, advice)
         return replace(policy, check_winners=held)
 
-    def _options(self, policy: CommitPolicy, *, hooks: bool) -> CommitOptions:
+    def _options(self, policy: CommitPolicy, *, hooks: bool, written: Callable[[], None] | None = None) -> CommitOptions:
         return CommitOptions(
             policy=policy,
             tags={**self._planned.tags, **self._plan.state_tags(PUBLISHED)},
             user_metadata=self._planned.user_metadata,
             hooks=self._hooks if hooks else (),
             transactions={f"{STATE_APP}{self._plan.publication}": PUBLISHED},
+            observer=None if written is None else _Written(written),
         )
 
     def _meet(self, publication: str) -> bool:

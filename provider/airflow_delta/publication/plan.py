@@ -35,6 +35,7 @@ from airflow_delta.publication.records import (
     publication_id,
 )
 from airflow_delta.publication.retention import check_retention, definitions_in_force
+from airflow_delta.publication.side_by_side import asks_a_network, side_by_side
 from airflow_delta.table.definition.altered_table import is_alter
 from airflow_delta.table.definition.evolve import new_metadata
 from airflow_delta.table.state.read_snapshot import snapshot_of_transaction
@@ -166,17 +167,22 @@ def _not_taken_back(handle: TransactionHandle, why: str, rule: str) -> DeltaUnsu
 
 def make_plan(
     members: Sequence[Member], writes: Sequence[Sequence[StagedWrite]], options: PublicationOptions
-) -> tuple[PublicationPlan, list[Member]]:
-    """Return the plan and the members in its order, and put it below every table, with the staged writes.
+) -> tuple[PublicationPlan, dict[str, bytes]]:
+    """Return the plan, and put it below every table, with the staged writes.
 
     A plan of the same staged writes that is there stays: every try of a commit goes on with the same publication.
+
+    :return: with the plan, the files of staged writes that this call has created, by URI. One that was there may be damaged, and
+        whoever ends the publication needs it: it is to be read before the decision.
     """
     order = ordered(members, writes, options)
     for position in order:
         member = members[position]
         check_retention(member.log, member.handle, writes[position])
         check_publishable(member.handle, writes[position])
-    planned = tuple(_planned(members[position], writes[position]) for position in order)
+    beside = asks_a_network(member.log for member in members)
+    put = side_by_side(lambda position, _: _planned(members[position], writes[position]), order, beside=beside)
+    planned = tuple(table for table, _ in put)
     _check_places([members[position] for position in order], planned)
     plan = PublicationPlan(
         on_late_conflict=options.on_late_conflict, intents=options.intents, put_at=int(time.time() * 1000), tables=planned
@@ -185,12 +191,13 @@ def make_plan(
     plan = replace(plan, publication=publication_id(plan, [table_mark(member.log) for member in in_order]))
     digest = plan.digest()
     data = json.dumps(plan.to_dict()).encode()
-    for number, (table, member) in enumerate(zip(planned, in_order, strict=True)):
-        created = creates(member.log.store, plan_path(table.transaction_id, digest), data)
-        if number == 0 and not created:  # of an earlier try: its bytes are the same everywhere
-            plan = load_plan(member.log, plan.publication)
-            data = member.log.store.read(plan_path(table.transaction_id, digest))
-    return plan, in_order
+    paths = [plan_path(table.transaction_id, digest) for table in planned]
+    if not creates(in_order[0].log.store, paths[0], data):  # of an earlier try: its bytes are the same everywhere
+        plan = load_plan(in_order[0].log, plan.publication)
+        data = in_order[0].log.store.read(paths[0])
+    rest = range(1, len(paths))
+    side_by_side(lambda number, _: creates(in_order[number].log.store, paths[number], data), rest, beside=beside)
+    return plan, {table.table: written for table, written in put if written is not None}
 
 
 def _check_places(members: Sequence[Member], planned: Sequence[PlannedTable]) -> None:
@@ -213,14 +220,17 @@ def _staged_below(planned: PlannedTable) -> str:
     return transaction_directory(planned.transaction_id).rpartition("/")[2]
 
 
-def _planned(member: Member, writes: Sequence[StagedWrite]) -> PlannedTable:
-    """Put the staged writes of a table into a file, named by its content, and return the table's part of the plan."""
+def _planned(member: Member, writes: Sequence[StagedWrite]) -> tuple[PlannedTable, bytes | None]:
+    """Put the staged writes of a table into a file, named by its content.
+
+    :return: the table's part of the plan, and the bytes of the file if it was not there.
+    """
     lines = [json.dumps(write.to_dict(), sort_keys=True).encode() for write in writes]
     data = encode_manifest(sorted(lines))
     name = hashlib.sha256(data).hexdigest()[:16]
     path = f"{transaction_directory(member.handle.transaction_id)}/{_WRITES_PREFIX}{name}.jsonl"
-    creates(member.log.store, path, data)
-    return PlannedTable(
+    created = creates(member.log.store, path, data)
+    planned = PlannedTable(
         table=member.log.uri,
         handle=member.handle.to_dict(),
         staged=manifest_ref(path, data, len(lines)),
@@ -229,6 +239,7 @@ def _planned(member: Member, writes: Sequence[StagedWrite]) -> PlannedTable:
         conflict_detection=member.conflict_detection,
         held=tuple(member.held),
     )
+    return planned, data if created else None
 
 
 def load_plan(log: DeltaLog, publication: str) -> PublicationPlan:
@@ -268,10 +279,13 @@ def _read(log: DeltaLog, path: str, publication: str | None) -> PublicationPlan:
     return plan
 
 
-def load_writes(log: DeltaLog, planned: PlannedTable) -> list[StagedWrite]:
-    """Return the staged writes of a table of a plan."""
+def load_writes(log: DeltaLog, planned: PlannedTable, data: bytes | None = None) -> list[StagedWrite]:
+    """Return the staged writes of a table of a plan.
+
+    :param data: the bytes of their file, if they are at hand.
+    """
     try:
-        data: bytes | None = log.store.read(planned.staged.path)
+        data = log.store.read(planned.staged.path) if data is None else data
     except FileNotFoundError:
         data = None
     lines = verify_manifest(planned.staged, data, table=log.uri, what="file", lines_are="staged writes")

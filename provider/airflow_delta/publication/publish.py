@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_delta.contract.payloads import AbortResult, CommitResult, StagedWrite
 from airflow_delta.contract.staging_directory import new_attempt
@@ -16,10 +17,11 @@ from airflow_delta.exceptions import (
     PublicationUndoneException,
 )
 from airflow_delta.publication.ids import PublicationId, plan_path, same_place_key, table_mark
-from airflow_delta.publication.participant import Participant
+from airflow_delta.publication.participant import OneAtATime, Participant
 from airflow_delta.publication.plan import check_keys, load_plan, make_plan, plans_below
 from airflow_delta.publication.records import PUBLISHED, STANDS, UNDONE, Member, OpenTable, PublicationOptions, PublicationPlan
 from airflow_delta.publication.results import PublicationAbort, PublicationResult
+from airflow_delta.publication.side_by_side import asks_a_network, side_by_side
 from airflow_delta.publication.states import decided_by, newest_state, publication_of_commit
 from airflow_delta.publication.steps import Settlement, own_tables
 from airflow_delta.table.abort import abort
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from airflow_delta.transaction import CommitPolicy
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def publish_tables(
@@ -78,7 +82,7 @@ def publish_tables(
     if (plan := _decided(members)) is not None:
         _check_tables(plan, members)
         return _ended(_settlement(plan, members, options, opens, attempt, policy), members, reports, before=True)
-    if (before := _committed_by_others(members)) is not None:
+    if (before := _committed_by_others(members, looked=True)) is not None:
         return before
     for member, writes in zip(members, reports, strict=True):
         if member.expected is not None:
@@ -86,8 +90,8 @@ def publish_tables(
     if check is not None and (checked := check()):
         members = [replace(member, tags={**(member.tags or {}), **checked}) for member in members]
     reports = [parse_staged(member.handle, writes) for member, writes in zip(members, reports, strict=True)]
-    plan, in_order = make_plan(members, reports, options)
-    return _ended(_settlement(plan, in_order, options, opens, attempt, policy), members, reports, before=False)
+    plan, staged = make_plan(members, reports, options)
+    return _ended(_settlement(plan, members, options, opens, attempt, policy, staged), members, reports, before=False)
 
 
 def _kept_by_split(members: Sequence[Member]) -> dict[str, CommitResult]:
@@ -132,9 +136,11 @@ def _settlement(
     opens: OpenTable,
     attempt: str,
     policy: CommitPolicy | None,
+    staged: Mapping[str, bytes] | None = None,
 ) -> Settlement:
     own = own_tables([member.log for member in members])
     by_log = {id(member.log): member for member in members}
+    turns = threading.Lock()
     tables = []
     for planned in plan.tables:
         log = own(planned.table)
@@ -147,18 +153,27 @@ def _settlement(
                 publication=plan.publication,
                 tables=plan.uris,
             )
-        hooks = member.hooks if member is not None else ()
-        tables.append(Participant(log, planned, plan, hooks=hooks, policy=policy))
+        hooks = [OneAtATime(hook, turns) for hook in member.hooks] if member is not None else ()
+        written = None if staged is None or member is None else staged.get(planned.table)
+        tables.append(Participant(log, planned, plan, hooks=hooks, policy=policy, staged=written))
     return Settlement(plan, tables, opens, patience=options.patience, attempt=attempt)
 
 
 def _decided(members: Sequence[Member]) -> PublicationPlan | None:
     """Return the plan of an earlier try, if it is decided; stages may have run again since."""
-    for member in members:
-        publication = decided_by(member.log, member.handle.transaction_id, since=max(member.handle.read_version + 1, 0))
+
+    def decided(member: Member) -> str | None:
+        return decided_by(member.log, member.handle.transaction_id, since=max(member.handle.read_version + 1, 0))
+
+    for member, publication in zip(members, _of_each(decided, members), strict=True):
         if publication is not None:
             return load_plan(member.log, publication)
     return None
+
+
+def _of_each(work: Callable[[Member], T], members: Sequence[Member]) -> list[T]:
+    """Do something with each member that has no order."""
+    return side_by_side(lambda member, _: work(member), members, beside=asks_a_network(member.log for member in members))
 
 
 def _check_tables(plan: PublicationPlan, members: Sequence[Member]) -> None:
@@ -174,20 +189,24 @@ def _check_tables(plan: PublicationPlan, members: Sequence[Member]) -> None:
         )
 
 
-def _committed_by_others(members: Sequence[Member]) -> PublicationResult | None:
-    """Return the commits of other executions of the same keys, if they are there by now."""
-    found: list[CommitResult | None] = []
-    for member in members:
+def _committed_by_others(members: Sequence[Member], *, looked: bool = False) -> PublicationResult | None:
+    """Return the commits of other executions of the same keys, if they are there by now.
+
+    :param looked: the logs have just been looked at.
+    """
+
+    def commit_of(member: Member) -> CommitResult | None:
         log, handle = member.log, member.handle
         if handle.committed is not None:
-            found.append(committed_earlier(log, handle))
-            continue
-        before = committed_before(log, handle)
+            return committed_earlier(log, handle)
+        before = committed_before(log, handle, log.snapshot if looked else None)
         if before is not None and before.transaction_id != handle.transaction_id:
             check_key_of_table(log.uri, handle, before, member.user)
         elif handle.rerun_policy != "append" and log.snapshot.version >= 0:
             check_key_of_run(log, log.snapshot, handle.app_id, member.user, after=handle.read_version)
-        found.append(before)
+        return before
+
+    found = _of_each(commit_of, members)
     committed = [
         replace(member, handle=replace(member.handle, committed=before)) for member, before in zip(members, found, strict=True)
     ]
@@ -214,8 +233,8 @@ def _ended(
     """Bring a publication to its end, and return it if it is published."""
     result = settlement.run(give_up=False)
     if result.outcome == "published":
-        for member, of_one in zip(members, writes, strict=True):
-            clean_up(member.log, member.handle, of_one, member.log.snapshot)
+        staged = dict(zip(map(id, members), writes, strict=True))
+        _of_each(lambda one: clean_up(one.log, one.handle, staged[id(one)], one.log.snapshot), members)
         return replace(result, committed_before=before)
     raise _error(result)
 

@@ -2,6 +2,9 @@
 
 Each step looks at one log and puts at most one entry. Nothing is remembered but what the logs say, so a worker may be killed
 anywhere, and several may work at once.
+
+Tables are looked at and checked side by side; their entries are put in the order of the plan, each at exactly the version up to
+which its table was checked. Where something is in the way, the worker goes on with one table after the other.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from airflow_delta.publication.plan import load_plan
 from airflow_delta.publication.records import INTENT, PUBLISHED, REFUSED, STANDS, UNDONE, OpenTable, PublicationPlan
 from airflow_delta.publication.results import PublicationResult
 from airflow_delta.publication.rounds import Rounds
+from airflow_delta.publication.side_by_side import Turn, asks_a_network, side_by_side
 from airflow_delta.publication.states import publication_tables
 from airflow_delta.table.state.markers import fence
 
@@ -44,9 +48,24 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+Work = Callable[[Participant, Turn], None]
+
 _GIVEN_UP = {"error": "", "message": "The publication was given up before it was decided."}
 _SHORTEST_PATIENCE = 1.0
 """Seconds that the publication with the smaller id waits: of two that meet crosswise, it is the one that goes on."""
+
+
+class _AtTableError(Exception):
+    """Something is in the way at a table."""
+
+    def __init__(self, table: Participant, error: Exception) -> None:
+        super().__init__(table.uri)
+        self.table = table
+        self.error = error
+
+
+class _EndedError(Exception):
+    """A table says that the publication is over there."""
 
 
 class Settlement:
@@ -79,6 +98,8 @@ class Settlement:
         self._held = (*held, plan.publication)
         self._markers = ExitStack()
         self._met: dict[str, float] = {}
+        self._beside = asks_a_network(table.log for table in tables)
+        self._is_careful = False
 
     @property
     def anchor(self) -> Participant:
@@ -99,9 +120,7 @@ class Settlement:
             while INTENT in (result := self.result(outcome)).states.values():  # a look has missed it
                 rounds.again("an intent is open after its end")
                 outcome = self._run(give_up, why)
-            self._note_end()
-            for table in self.tables:
-                self._release(table)
+            side_by_side(self._finish, self.tables, beside=self._beside)
             if outcome == "refused" and not give_up:
                 raise self.error if self.error is not None else refused_error(result)
         return result
@@ -122,17 +141,23 @@ class Settlement:
             if give_up and self.anchor.log.snapshot.version < 0:  # created before anything else is put, unless it is gone again
                 self._close()
                 return "refused"
-            rounds.again(self._refuse(why) if give_up else self._decide())
+            again = self._refuse(why) if give_up else self._decide()
+            if again is None:
+                return "published"
+            rounds.again(again)
 
-    def _note_end(self) -> None:
-        """Note below every table that nobody needs the plan any more: for VACUUM, and for when a table is gone some day."""
-        for table in self.tables:
-            if table.log.snapshot.version < 0:
-                continue
-            try:
-                creates(table.log.store, table.end_path, b"{}")
-            except Exception as error:  # noqa: BLE001 - the end stands in the logs
-                logger.warning("Table %s: could not note the end of publication %s: %s", table.uri, self.plan.publication, error)
+    def _finish(self, table: Participant, _: Turn) -> None:
+        self._note_end(table)
+        self._release(table)
+
+    def _note_end(self, table: Participant) -> None:
+        """Note below a table that nobody needs the plan any more: for VACUUM, and for when another table is gone some day."""
+        if table.log.snapshot.version < 0:
+            return
+        try:
+            creates(table.log.store, table.end_path, b"{}")
+        except Exception as error:  # noqa: BLE001 - the end stands in the logs
+            logger.warning("Table %s: could not note the end of publication %s: %s", table.uri, self.plan.publication, error)
 
     def _had_it(self, table: Participant) -> bool:
         """Tell whether a table has the publication, or had it before it was dropped or replaced.
@@ -151,35 +176,42 @@ class Settlement:
 
     # -- before the decision ---------------------------------------------------------------------------------------------------
 
-    def _decide(self) -> str:
-        """Check every table, and put the decision; refuse the publication if a table conflicts.
+    def _decide(self) -> str | None:
+        """Check every table, put the decision, and publish the others; refuse the publication if a table conflicts before it.
 
-        :return: why the anchor has to be looked at again.
+        :return: why the anchor has to be looked at again; ``None``: it is published on every table.
         """
-        for table in self.tables:
-            try:
-                if why := _confirmed(self._prepare, table):
-                    return why
-            except IntentMetError as met:
-                return self._meet(table, met.publication)
-            except DeltaError as error:
-                return self._refuse_for(error, table)
-        try:
-            _confirmed(Participant.put_published, self.anchor)
-        except IntentMetError as met:
-            return self._meet(self.anchor, met.publication)
-        except DeltaError as error:
-            return self._refuse_for(error, self.anchor)
-        return "the decision was put"
+        failed = self._in_turn(self._prepare, self.tables) or self._in_turn(self._publish, self.tables)
+        if failed is None:
+            return None
+        table, error = failed.table, failed.error
+        if self.anchor.state_in(self.anchor.log.snapshot) == PUBLISHED:
+            self._is_careful = True
+            return self._late(error, table)
+        if isinstance(error, IntentMetError):
+            return self._meet(table, error.publication)
+        return self._refuse_for(error, table) if isinstance(error, DeltaError) else self._refuse_ended(table)
 
-    def _prepare(self, table: Participant) -> str:
-        """Claim a table, create and check it; return why the anchor has to be looked at again, if it has."""
-        self._claim(table)
-        table.create_if_missing()
-        return "" if table is self.anchor else self._check(table)
+    def _prepare(self, table: Participant, turn: Turn) -> None:
+        """Claim a table, create and check it.
 
-    def _check(self, table: Participant) -> str:
-        """Check a table and put the intent; return why the anchor has to be looked at again, if it has.
+        Others see no more of it than if one table came after the other: what is created or put waits for its turn.
+        """
+
+        def prepare(table: Participant) -> None:
+            self._claim(table)
+            if table.is_new:
+                turn.wait()
+            table.create_if_missing()
+            if table is self.anchor:
+                _ = table.view  # its staged files are looked at while the others are checked
+            else:
+                self._check(table, turn)
+
+        _confirmed(prepare, table)
+
+    def _check(self, table: Participant, turn: Turn) -> None:
+        """Check a table and put the intent.
 
         The intents of others are looked for in the version up to which the table was checked, and ours comes right after it. So
         two publications that both go on are never announced on one table at once, and neither is in the other's way once it is
@@ -190,17 +222,20 @@ class Settlement:
         rounds = Rounds(self.plan, table.uri)
         while True:
             if table.look() is not None:
-                return self._refuse_ended(table)
+                raise _EndedError
             version = table.check()
             if not self.plan.intents:
-                return ""
-            if table.log.update().version != version:
+                return
+            if table.log.snapshot.version != version and table.log.update().version != version:
                 rounds.again(f"the log went on while version {version} was checked")
                 continue
             if (other := table.other_intent) is not None:
                 raise IntentMetError(other)
-            if table.has_intent or table.put_state(INTENT, at=version):
-                return ""
+            if table.has_intent:
+                return
+            turn.wait()
+            if table.put_state(INTENT, at=version, written=turn.pass_on):
+                return
             rounds.again(f"another commit is version {version + 1}")
 
     def _refuse_ended(self, table: Participant) -> str:
@@ -230,10 +265,62 @@ class Settlement:
             rounds.again("the refusal was put")
         return "it was refused"
 
+    def _in_turn(self, work: Work, tables: Sequence[Participant]) -> _AtTableError | None:
+        """Do something with each table; return what is in the way at the first one that cannot have it, if there is one."""
+
+        def at_table(table: Participant, turn: Turn) -> None:
+            try:
+                work(table, turn)
+            except (IntentMetError, DeltaError, _EndedError) as error:
+                raise _AtTableError(table, error) from error
+
+        try:
+            side_by_side(at_table, tables, beside=self._beside)
+        except _AtTableError as failed:
+            return failed
+        return None
+
     # -- after it --------------------------------------------------------------------------------------------------------------
 
+    def _publish(self, table: Participant, turn: Turn) -> None:
+        """Put the commit of a table, unless it is there, as soon as every table before it has its own.
+
+        The anchor is checked by the put itself: its entry is the decision.
+        """
+        state = None if table is self.anchor else table.look()
+        if state == PUBLISHED:
+            return
+        if state is not None:
+            raise _EndedError
+
+        def publish(table: Participant) -> None:
+            self._claim(table)
+            _ = table.view  # loaded before it is its turn
+            turn.wait()
+            table.put_published(turn.pass_on)
+
+        _confirmed(publish, table)
+
+    def _late(self, error: Exception, table: Participant) -> str:
+        """Return what is in the way of a decided publication at a table.
+
+        :raises DeltaError: if running the task again may help.
+        """
+        if isinstance(error, DeltaError) and not error.refuses_publication:
+            raise error
+        return f"table {table.uri} is in the way ({type(error).__name__})"
+
     def _forward(self) -> bool:
-        """Publish table after table; return whether one has refused."""
+        """Publish the other tables; return whether one has refused."""
+        if not self._is_careful:
+            failed = self._in_turn(self._publish, self.tables[1:])
+            if failed is None:
+                return False
+            logger.info(
+                "Publication %s: going on with one table after the other: %s.",
+                self.plan.publication,
+                self._late(failed.error, failed.table),
+            )
         for table in self.tables[1:]:
             rounds = Rounds(self.plan, table.uri)
             while (state := table.look()) != PUBLISHED:
@@ -243,7 +330,8 @@ class Settlement:
                     return True
                 why = "its commit was put"
                 try:
-                    _confirmed(self._publish, table)
+                    self._claim(table)
+                    _confirmed(Participant.put_published, table)
                 except IntentMetError as met:
                     why = self._meet(table, met.publication)
                 except DeltaError as error:
@@ -254,10 +342,6 @@ class Settlement:
                         table.put_state(REFUSED, reason=reason_of(error, table.uri))
                 rounds.again(why)
         return False
-
-    def _publish(self, table: Participant) -> None:
-        self._claim(table)
-        table.put_published()
 
     def _undo(self) -> str:
         """Take back what is published, or say that it stands if one table cannot be taken back."""
@@ -323,6 +407,7 @@ class Settlement:
             return
         if (found := table.result()) is not None:
             table.fence.version = found.version
+            table.fence.close()
         elif table.look() == REFUSED:
             table.fence.end(failedAt=int(time.time() * 1000))
 
@@ -401,8 +486,8 @@ class Settlement:
         """Return the publication as the logs have it."""
         states: dict[str, int] = {}
         winner, reason, standing, dirty = None, "", "", []
-        for table in self.tables:
-            state = table.look()
+        looks = side_by_side(lambda table, _: table.look(), self.tables, beside=self._beside)
+        for table, state in zip(self.tables, looks, strict=True):
             if state == REFUSED and outcome == "published":
                 state = PUBLISHED  # before the table was dropped or replaced
             states[table.uri] = (INTENT if table.has_intent else -1) if state is None else state

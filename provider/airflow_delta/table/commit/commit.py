@@ -37,7 +37,7 @@ from airflow_delta.transaction.reads.app_ids import LOOKED_UP, AppIdConflict
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import Json
-    from airflow_delta.transaction import CommitPolicy, PostCommitHook
+    from airflow_delta.transaction import CommitPolicy, PostCommitHook, TransactionObserver
 
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class CommitOptions:
     """What the caller of a commit decides; see :func:`airflow_delta.table.commit.publish.publish`.
 
     :param transactions: further applications whose versions the commit sets; a concurrent commit of one of them is a conflict.
+    :param observer: called in each phase of the commit.
     """
 
     policy: CommitPolicy | None = None
@@ -55,6 +56,7 @@ class CommitOptions:
     user_metadata: str | None = None
     hooks: Sequence[PostCommitHook] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
+    observer: TransactionObserver | None = None
 
     def __post_init__(self) -> None:
         check_user_metadata(self.user_metadata)
@@ -159,7 +161,7 @@ def _prepared(
     :param created: another transaction created the table since this one began.
     """
     handle, stages = view.handle, view.stages
-    txn = _transaction(view, options.policy, txn_id=handle.transaction_id)
+    txn = _transaction(view, options.policy, txn_id=handle.transaction_id, observer=options.observer)
     # The key was looked up by start: a concurrent commit of the same key is a conflict.
     txn.txn_version(handle.app_id)
     if altered is not None:
@@ -227,9 +229,15 @@ def _commit(staged: StagedCommit, options: CommitOptions) -> CommitResult:
     )
 
 
-def _transaction(view: TransactionView, policy: CommitPolicy | None, *, txn_id: str | None = None) -> OptimisticTransaction:
+def _transaction(
+    view: TransactionView,
+    policy: CommitPolicy | None,
+    *,
+    txn_id: str | None = None,
+    observer: TransactionObserver | None = None,
+) -> OptimisticTransaction:
     level = view.handle.isolation_level
-    return OptimisticTransaction(view.log, view.snapshot, txn_id=txn_id, policy=policy, isolation_level=level)
+    return OptimisticTransaction(view.log, view.snapshot, txn_id=txn_id, policy=policy, isolation_level=level, observer=observer)
 
 
 def _set_metadata(txn: OptimisticTransaction, view: TransactionView, metadata: Metadata | None) -> None:

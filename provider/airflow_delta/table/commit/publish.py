@@ -113,15 +113,16 @@ def publish(
     return result
 
 
-def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult | None:
+def committed_before(log: DeltaLog, handle: TransactionHandle, snapshot: Snapshot | None = None) -> CommitResult | None:
     """Return the result of this transaction if the log holds it: an earlier attempt committed it and could not say so.
 
     Under ``skip``, a commit of the same key by another execution of start counts too.
 
+    :param snapshot: the latest version, if the log has just been looked at.
     :raises TransactionAlreadyCommittedException: if another execution committed the key, and the policy is ``fail``.
     :raises DeltaConcurrentModificationException: if its commit was taken back.
     """
-    snapshot = log.update()
+    snapshot = snapshot if snapshot is not None else log.update()
     last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
     if last is None:
         return own_commit(log, handle) if _may_have_expired(snapshot, handle) else None

@@ -171,6 +171,7 @@ class Fence:
         self._handle = handle
         self._attempt = attempt
         self._markers: dict[str, dict[str, Any]] = {}
+        self._is_closed = False
         self._looked = -math.inf
 
     def claim(self) -> None:
@@ -194,6 +195,16 @@ class Fence:
             # Without waiting for the disk: if the machine crashes now, the marker looks like that of an attempt which died
             # before it could say this, and the log still has the commit.
             self._log.store.put(marker, json.dumps({**started, **how}).encode(), durable=False)
+
+    def close(self) -> None:
+        """Let the markers say which version the attempt committed, if it has. Never fails: the commit stands."""
+        if self._is_closed or self.version is None:
+            return
+        self._is_closed = True
+        try:
+            self.end(version=self.version, committedAt=_now())
+        except Exception as error:  # noqa: BLE001 - as said
+            logger.warning("Could not mark transaction %s as committed: %s", self._handle.transaction_id, error)
 
     def end_without_commit(self) -> None:
         """Note that nothing was put, so that the staged files can be deleted."""
@@ -237,11 +248,7 @@ def fence(log: DeltaLog, handle: TransactionHandle, attempt: str) -> Iterator[Fe
         with contextlib.suppress(Exception):  # the error says more; the marker keeps the files
             _end(log, handle, held)
         raise
-    if held.version is not None:
-        try:
-            held.end(version=held.version, committedAt=_now())
-        except Exception as error:  # noqa: BLE001 - the commit stands
-            logger.warning("Could not mark transaction %s as committed: %s", handle.transaction_id, error)
+    held.close()
 
 
 def _end(log: DeltaLog, handle: TransactionHandle, held: Fence) -> None:

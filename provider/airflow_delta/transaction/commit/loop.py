@@ -366,6 +366,7 @@ class CommitLoop:
         else:
             landed = True
             self._unsettled = False
+            self._observer.written(version)
         self._write_seconds = time.monotonic() - started
         self._crowd.put_took(self._write_seconds)
         self._observer.after_put(version, landed)

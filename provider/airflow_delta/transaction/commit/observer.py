@@ -18,6 +18,9 @@ class TransactionObserver:
     def before_put(self, version: int, attempt: int) -> None:
         """Called right before the log entry is put as ``version``; attempts count from 1."""
 
+    def written(self, version: int) -> None:
+        """Called as soon as the store has said that it wrote the log entry as ``version``."""
+
     def after_put(self, version: int, landed: bool) -> None:
         """Called after the put as ``version``, won or lost."""
 
