@@ -48,6 +48,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_delta.operators.generate",
                     "airflow_delta.operators.maintenance",
                     "airflow_delta.operators.merge",
+                    "airflow_delta.operators.merge_arrow",
                     "airflow_delta.operators.optimize",
                     "airflow_delta.operators.preview",
                     "airflow_delta.operators.publication",

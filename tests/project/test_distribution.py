@@ -372,6 +372,8 @@ def test_the_spark_extra_with_the_newest_versions_of_the_day(plain, built):
         "default::ResourceWarning",
         "-W",  # what a user's own toPandas() says; ours are silent (decisions.md)
         "ignore:PySpark does not yet fully support pandas:FutureWarning",
+        "-W",
+        "ignore:The copy keyword is deprecated",
         "-c",
         NEWEST,
     ]

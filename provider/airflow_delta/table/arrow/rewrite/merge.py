@@ -14,9 +14,9 @@ from airflow_delta.contract.merge_columns import several_matches, takes_any_matc
 from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
-from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, MergeClauses
+from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, RowClauses
 from airflow_delta.table.arrow.rewrite.merge_pairs import MergePairs
-from airflow_delta.table.arrow.rewrite.merge_source import MergeSource, key_values
+from airflow_delta.table.arrow.rewrite.merge_source import SourceRows, reported_keys
 from airflow_delta.table.arrow.rewrite.read_plan import ROW
 from airflow_delta.table.arrow.row_checks import check_no_variants, needs_spark
 from airflow_delta.table.files.row_words import bitmap_of
@@ -40,9 +40,9 @@ def run(log: DeltaLog, request: StageRequest, source_rows: Any) -> StageReport:
     if arguments.history is not None:
         raise needs_spark(request, "keeps every version of a row")
     check_no_variants(request)
-    source = MergeSource(source_rows, request)
+    source = SourceRows(source_rows, request)
     work = WorkerRewrite(log, request)
-    clauses = MergeClauses(work, source, arguments)
+    clauses = RowClauses(work, source, arguments)
     pairs = MergePairs(work, source, clauses, arguments)
     work.lap("materializeSourceTimeMs")
     return _Merge(work, source, clauses, pairs, arguments).run()
@@ -69,7 +69,7 @@ class _Touched:
 
 class _Merge:
     def __init__(
-        self, work: WorkerRewrite, source: MergeSource, clauses: MergeClauses, pairs: MergePairs, arguments: MergeArguments
+        self, work: WorkerRewrite, source: SourceRows, clauses: RowClauses, pairs: MergePairs, arguments: MergeArguments
     ) -> None:
         self._work, self._source, self._clauses, self._pairs = work, source, clauses, pairs
         self._arguments = arguments
@@ -97,7 +97,7 @@ class _Merge:
         by_source = clauses.of(NOT_MATCHED_BY_SOURCE)
         keys = [(key.field, key.given, key.key.null_safe, key.values) for key in self._pairs.keys]
         return work.report(
-            identities=clauses.identities if clauses.of(NOT_MATCHED) else (), keys=None if by_source else key_values(keys)
+            identities=clauses.identities if clauses.of(NOT_MATCHED) else (), keys=None if by_source else reported_keys(keys)
         )
 
     # -- which rows -----------------------------------------------------------------------------------------------------------

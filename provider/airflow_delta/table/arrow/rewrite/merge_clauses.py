@@ -33,20 +33,20 @@ from airflow_delta.table.expressions.row_expression import RowExpression, column
 
 if TYPE_CHECKING:
     from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
-    from airflow_delta.table.arrow.rewrite.merge_source import MergeSource
+    from airflow_delta.table.arrow.rewrite.merge_source import SourceRows
     from airflow_delta.table.expressions.row_expression import Resolve
 
 TARGET, SOURCE = "target.", "source."
 """What the columns of rows of the table and of the source begin with where both are in one batch."""
 
 
-class MergeClauses:
+class RowClauses:
     """The clauses of a request, bound to its table and its source.
 
     :ivar table: the table's schema; ``work.target`` is the schema afterwards, with new columns of the source.
     """
 
-    def __init__(self, work: WorkerRewrite, source: MergeSource, arguments: MergeArguments) -> None:
+    def __init__(self, work: WorkerRewrite, source: SourceRows, arguments: MergeArguments) -> None:
         self._work, self._request, self._source = work, work.request, source
         self._arguments = arguments
         self.all = arguments.clauses

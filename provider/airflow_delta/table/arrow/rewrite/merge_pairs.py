@@ -21,7 +21,7 @@ from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.schema.types import type_to_json
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, TARGET, MergeClauses
+from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, TARGET, RowClauses
 from airflow_delta.table.arrow.rewrite.new_values import decided
 from airflow_delta.table.arrow.rewrite.read_plan import ROW
 from airflow_delta.table.arrow.row_checks import needs_spark
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.merge import ComparedColumns
     from airflow_delta.contract.payloads import Json, ScanFile
     from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
-    from airflow_delta.table.arrow.rewrite.merge_source import MergeSource
+    from airflow_delta.table.arrow.rewrite.merge_source import SourceRows
 
 _SAME = ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
 """Types whose values are equal if their bytes are; floating-point numbers are not among them."""
@@ -66,7 +66,7 @@ class MergePairs:
     :raises DeltaUnsupportedOperationException: if the condition compares no columns in a way that is joined by here.
     """
 
-    def __init__(self, work: WorkerRewrite, source: MergeSource, clauses: MergeClauses, arguments: MergeArguments) -> None:
+    def __init__(self, work: WorkerRewrite, source: SourceRows, clauses: RowClauses, arguments: MergeArguments) -> None:
         self._work, self._source, self._clauses = work, source, clauses
         why = f"is merged ON {arguments.condition}"
         self._condition = decided(arguments.condition, clauses.both, work.request, why)
@@ -219,7 +219,7 @@ class MergePairs:
         return left
 
 
-def _decided_alone(clauses: MergeClauses, rows: pa.RecordBatch, numbers: Sequence[int], length: int) -> pa.Array:
+def _decided_alone(clauses: RowClauses, rows: pa.RecordBatch, numbers: Sequence[int], length: int) -> pa.Array:
     """Return the clauses of rows; a batch without columns does not know how many rows it has."""
     if rows.num_columns:
         return clauses.decide(rows, numbers)

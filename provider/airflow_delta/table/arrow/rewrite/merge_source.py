@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.request import StageRequest
 
 
-class MergeSource:
+class SourceRows:
     """The rows of a source, in the types that Spark would give them.
 
     :param rows: a pyarrow Table or RecordBatchReader, a pandas or Polars frame, or another Arrow stream.
@@ -72,7 +72,7 @@ def memory_bound() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
-def key_values(keys: Sequence[tuple[Json, Json, bool, pa.Array]]) -> KeyValues | None:
+def reported_keys(keys: Sequence[tuple[Json, Json, bool, pa.Array]]) -> KeyValues | None:
     """Return the values of the compared columns, as a report has them; ``None`` if there are none that can be reported.
 
     :param keys: of each: the field of the table, that of the source, whether nulls equal nulls, and the source's values. Of
