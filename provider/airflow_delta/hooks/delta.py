@@ -213,8 +213,8 @@ class DeltaHook(BaseHook):
         time zone is in UTC, in Spark in the zone of its session. Integers with nulls become Python integers in pandas.
 
         :param table: URI, absolute path, or name below the connection's base path.
-        :param where: Spark SQL predicate; partitions are pruned and files skipped by it. Without Spark: comparisons of columns
-            with literals, IN, BETWEEN, LIKE and IS NULL, with AND, OR and NOT. A time without a zone is in UTC.
+        :param where: Spark SQL predicate; partitions are pruned and files skipped by it. Without Spark, by
+            the operators and functions of ``docs/operations/without-spark-expressions.md``, as in ANSI mode and UTC.
         :param parameters: values of named parameters (``:day``) in ``where``.
         :param columns: names of columns, in the order wanted; default: all.
         :param version: version of the table; default: the latest; or

@@ -483,14 +483,25 @@ def test_times_without_a_zone_in_constraints_are_in_utc(table):
         write(table, pa.table({"t": pa.array([dt.datetime(2023, 12, 31, 23, 59, tzinfo=UTC)])}))
 
 
+@pytest.mark.depends("sqlglot")
 def test_a_constraint_that_only_spark_evaluates_is_refused_by_name(table):
     handle = table.begin()
-    properties = {"delta.constraints.upper": "upper(name) = name"}
+    properties = {"delta.constraints.title": "initcap(name) = name"}
     table.publish(handle, plan_create(table.view(handle, task_id="create"), schema="name STRING", properties=properties))
     with pytest.raises(
-        DeltaUnsupportedOperationException, match=r"CHECK constraint upper \(upper\(name\) = name\).*engine=\"spark\""
+        DeltaUnsupportedOperationException, match=r"CHECK constraint title \(initcap\(name\) = name\).*engine=\"spark\""
     ):
         write(table, pa.table({"name": pa.array(["A"])}))
+
+
+def test_a_constraint_with_functions_is_checked(table):
+    handle = table.begin()
+    properties = {"delta.constraints.upper": "upper(name) = name AND length(name) * 2 < 10"}
+    table.publish(handle, plan_create(table.view(handle, task_id="create"), schema="name STRING", properties=properties))
+    write(table, pa.table({"name": pa.array(["A", "ABCD"])}))
+    for wrong in ("a", "ABCDE", None):
+        with pytest.raises(ConstraintViolationException, match="upper"):
+            write(table, pa.table({"name": pa.array(["A", wrong])}))
 
 
 def test_modes(table):

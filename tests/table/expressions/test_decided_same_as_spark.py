@@ -43,7 +43,7 @@ least(t, u); greatest(c, e, 1); greatest(y, X'61');
 """
 
 CONDITIONS = """
-o AND p; o OR p; NOT o; NOT o AND p; o OR p AND i > 0; i > 0 AND j > 0 AND l > 0; o AND NULL; NULL OR p; NOT NULL;
+o AND p; o OR p; NOT o; NOT o AND p; o OR p AND i > 0; i > 0 AND j > 0 AND l > 0; o AND NULL; 1 / i > 0 AND false; 1 / i > 0 OR true; NULL OR p; NOT NULL;
 i <> 0 AND 1 / i > 0; i = 0 OR 1 / i > 0; 1 / i > 0 OR i = 0; o AND 1 / i > 0;
 CASE WHEN i > 0 THEN 'a' WHEN i < 0 THEN 'b' END; CASE WHEN i <> 0 THEN 1 / i ELSE 0 END;
 CASE i WHEN 0 THEN 'zero' WHEN 3 THEN 'three' ELSE 'other' END; CASE WHEN o THEN i WHEN p THEN l ELSE 1.5 END;
@@ -69,7 +69,7 @@ d % double('Infinity'); c + c; c - c; c * c; c / c; c % c; c + 1; c * 2; c / 3; 
 100 * 1.1; 5 / 2.0; e + e; e - e; e * e; e / e; e % c; e + c; e * c; e / c; c / e; e - 1; e * 2; e / 3; e + i; g + g; g - 1;
 g * 2; g * g; g / 3; g % 7; g / g; g + c; e + g; g * 0.5; e * e * c; -g; c / c / c; e / g; i & j; i | j; i ^ j; ~i; b & h;
 l | i; ~b; i + j * 2; (i + j) * 2; i - j - 1; 2 * j % 3; i + NULL; NULL * c; NULL / i; d - NULL; i / NULL; NULL % j; - j % 3;
--j + 1; 7 - -j; i + j = 3; i & j + 1; i | j ^ 3 & 5; NULL + 1 / i; i + 1 / j; (1 / i) / nullif(j, 1);
+-j + 1; 7 - -j; i + j = 3; i & j + 1; i | j ^ 3 & 5; NULL + 1 / i; i + 1 / j; 1 / i + NULL; (1 / i) / nullif(j, 1);
 """
 
 CASTS = """

@@ -19,6 +19,8 @@ def connected(connective: str, operands: Sequence[TypedPart]) -> TypedPart:
     """Return the part that joins conditions by ``and`` or ``or``; those after one that decides are not evaluated."""
     parts = [exactly(part, BOOLEAN) for part in operands]
     kernel, decided_by = (pc.and_kleene, False) if connective == "and" else (pc.or_kleene, True)
+    if any(not part.columns and part.constant is decided_by for part in parts):
+        return literal(decided_by, BOOLEAN, is_literal=False)  # Spark sees so without a row (BooleanSimplification)
 
     def compute(rows: PartRows) -> pa.BooleanArray:
         result = parts[0].compute(rows)

@@ -146,6 +146,8 @@ def strict(
     :param present_only: the function gets no nulls; else it must return null for them.
     :param order: in which Spark evaluates the operands, if not from left to right.
     """
+    if any(not part.columns and part.constant is None for part in operands):
+        return literal(None, data_type, is_literal=False)  # Spark sees so without a row (NullPropagation)
     kind = arrow_type(data_type)
     order = range(len(operands)) if order is None else order
 

@@ -62,7 +62,7 @@ class RowExpression:
             ) from error
         except RowNotDecided as error:
             raise DeltaUnsupportedOperationException(
-                f'The expression {self.text!r} is evaluated for a row by Spark only: {error}. Use engine="spark".'
+                f"The expression {self.text!r} is evaluated for a row by Spark only: {error}. Use Spark."
             ) from error
 
     def true(self, batch: pa.RecordBatch) -> pa.BooleanArray:
@@ -70,10 +70,9 @@ class RowExpression:
 
         :raises DeltaAnalysisException: if it is not a condition.
         """
-        values = self.values(batch)
         if self.data_type not in (BOOLEAN, NULL):
             raise DeltaAnalysisException(f"The expression {self.text!r} is a {self.data_type}, not a condition")
-        return true_at(values.cast(pa.bool_()))
+        return true_at(self.values(batch).cast(pa.bool_()))
 
 
 def row_expression(text: str, resolve: Resolve) -> RowExpression:

@@ -100,6 +100,8 @@ class _Rows:
         return self._by_value(expression, expression.column)
 
     def _joined(self, parts: Sequence[ast.Expression], kernel: Callable[..., Any], *, decided_by: bool) -> pa.BooleanArray:
+        if ast.Constant(decided_by) in parts:  # as in Spark, others are not evaluated
+            return repeated(decided_by, self._batch.num_rows)
         result = self.truth(parts[0])
         for part in parts[1:]:
             result = kernel(result, self._where(pc.fill_null(pc.not_equal(result, scalar(decided_by)), scalar(True)), part))
