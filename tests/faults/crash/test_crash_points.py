@@ -27,7 +27,7 @@ ELSEWHERE = {
     "catalog/": "a table of a catalog: tests/catalog",
     "operators/": "Airflow's own stores: tests/airflow/test_earlier_try.py, test_restart.py, test_durable_stage.py, tests/live",
     "tasks/": "Airflow's own stores: tests/airflow/test_earlier_try.py, test_restart.py, test_durable_stage.py, tests/live",
-    "links/": "Airflow's own stores: tests/ui/test_transactions.py",
+    "task_notes.py": "Airflow's own stores: tests/ui/test_transactions.py",
     "sensors/": "a sensor changes no table",
     "testing/": "folders of a test: tests/testing",
     "table/preview/": "a preview changes no table, and the next try writes it anew: tests/table/preview",
