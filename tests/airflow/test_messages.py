@@ -168,12 +168,13 @@ class TestSparkErrors:
     ],
 )
 def test_a_function_that_returns_no_dataframe(result, parts):
-    message = not_a_dataframe("load", result, "to write").message
-    assert "the task 'load'" in message
-    for part in parts:
-        assert part in message
-    assert ('engine="arrow"' in message) is isinstance(result, pd.DataFrame | pa.Table)
-    assert 'engine="arrow"' not in not_a_dataframe("load", result, "to merge").message
+    for purpose in ("to write", "to merge"):
+        message = not_a_dataframe("load", result, purpose).message
+        assert "the task 'load'" in message
+        for part in parts:
+            assert part in message
+        assert (f'engine="arrow" {purpose} it without Spark' in message) is isinstance(result, pd.DataFrame | pa.Table)
+    assert 'engine="arrow"' not in not_a_dataframe("load", result, "of the batch").message
 
 
 EVENTS = SimpleNamespace(extra={"version": 1, "dedupe_key": "t/1"})

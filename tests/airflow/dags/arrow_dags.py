@@ -9,7 +9,7 @@ from airflow.sdk import dag, task
 
 from airflow_delta import delta_transaction
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
-from airflow_delta.operators.optimize import DeltaOptimizeOperator, DeltaReorgOperator
+from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator, DeltaReorgOperator
 
 ROOT = os.environ["DELTA_EXAMPLES"]
 
@@ -81,12 +81,13 @@ def arrow_changes():
     def merged(table, transaction):
         import pandas as pd
 
-        assert (transaction.read_version, table.read("id = 3").num_rows) == (2, 1)
+        assert (transaction.read_version, table.read("id = 3").num_rows) == (3, 1)
         return pd.DataFrame({"id": [3, 7], "part": ["b", "c"]})
 
     compact = DeltaOptimizeOperator(task_id="compact", table=table, engine="arrow")
     purge = DeltaReorgOperator(task_id="purge", table=table, engine="arrow")
-    txn >> alone >> changed >> merged() >> compact >> purge
+    due = DeltaAutoCompactOperator(task_id="due", table=table, min_files=2, engine="arrow")
+    txn >> alone >> changed >> due >> merged() >> compact >> purge
 
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)

@@ -132,6 +132,12 @@ def replace_rows(run: Run) -> None:
     run.push("staged", collect_stage(view, request, report))
 
 
+def stage_large_file(run: Run) -> None:
+    """The worker writes a file that does not fit into memory."""
+    with mock.patch("airflow_delta.table.arrow.files.IN_MEMORY_BYTES", 0):
+        tasks.stage_without_spark(run)
+
+
 def checked(run: Run) -> None:
     """A task between stage and commit, which reads what was staged."""
     assert json.loads((run.work / "staged.json").read_text())["numRecords"] == 2
@@ -173,6 +179,9 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "append without Spark": Scenario(
         {"start": tasks.start(), "stage": tasks.stage_without_spark, "commit": tasks.commit()}, NEW, killed=("stage", "commit")
+    ),
+    "append of a large file without Spark": Scenario(
+        {"start": tasks.start(), "stage": stage_large_file, "commit": tasks.commit()}, NEW, killed=("stage",)
     ),
     "append on an object store": Scenario(WRITE, NEW, remote=True),
     "append with a checkpoint and log cleanup": Scenario(WRITE, [*SIX, (5, 1), (6, 2)], OLD_LOG, killed=("commit",)),
@@ -323,6 +332,16 @@ SCENARIOS: dict[str, Scenario] = {
         [(2, 1), (4, 2)],
         tasks.of_pairs(VECTORS),
         on_spark=True,
+    ),
+    "DELETE without Spark, with deletion vectors": Scenario(
+        {"delete": tasks.operation(plan_delete, in_worker=True, predicate="id IN (1, 3)")},
+        [(2, 1), (4, 2)],
+        tasks.of_pairs(VECTORS),
+    ),
+    "UPDATE without Spark": Scenario(
+        {"update": tasks.operation(plan_update, in_worker=True, set={"p": "p + 8"}, predicate="id IN (1, 3)")},
+        [(1, 9), (2, 1), (3, 10), (4, 2)],
+        tasks.of_pairs(),
     ),
     "UPDATE": Scenario(
         {"update": tasks.operation(plan_update, set={"p": "9"}, predicate="id IN (1, 3)")},

@@ -21,6 +21,7 @@ from airflow_delta.log.checkpoint.file_columns import to_add_files
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.streaming import DeltaBatchSink
 from airflow_delta.table.abort import abort
+from airflow_delta.table.arrow.rewrite.run import run_in_worker
 from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows, read_new_rows
 from airflow_delta.table.commit.publish import publish
@@ -263,8 +264,11 @@ def commit_or_restart(run: Run) -> None:
         run.push("cleared", True)
 
 
-def operation(plan: Callable[..., Any], source: str | None = None, **arguments: Any) -> Task:
-    """Begin, stage and commit one operation in one task."""
+def operation(plan: Callable[..., Any], source: str | None = None, *, in_worker: bool = False, **arguments: Any) -> Task:
+    """Begin, stage and commit one operation in one task.
+
+    :param in_worker: the worker does the work on rows itself.
+    """
 
     def task(run: Run) -> None:
         log = run.log()
@@ -273,7 +277,9 @@ def operation(plan: Callable[..., Any], source: str | None = None, **arguments: 
             view = open_stage(log, handle, task_id="task", attempt=run.attempt)
             planned = plan(view, **arguments)
             if isinstance(planned, SparkWork):
-                planned = planned.collect(planned.request, run.on_spark(planned.request, source))
+                request = planned.request
+                report = run_in_worker(log, request) if in_worker else run.on_spark(request, source)
+                planned = planned.collect(request, report)
             return [planned]
 
         run.push("result", run_transaction(log, staged, attempt=run.attempt, transaction_key="run"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,31 @@ def test_nulls_match_only_if_they_are_told_to(table: WorkerTable) -> None:
     assert table.rows() == [(1, 8, "a"), (2, 20, None), (3, 8, "a"), (4, 40, None)]
     merge(table, source, when_matched_update({"v": "source.v + 1"}), on="target.name <=> source.name")
     assert table.rows() == [(1, 9, "a"), (2, 8, None), (3, 9, "a"), (4, 8, None)]
+
+
+KEYS: dict[str, tuple[Any, pa.DataType]] = {
+    "string": ("", pa.string()),
+    "binary": (b"", pa.binary()),
+    "boolean": (False, pa.bool_()),
+    "date": (dt.date(1970, 1, 1), pa.date32()),
+    "timestamp": (dt.datetime(1970, 1, 1, tzinfo=dt.UTC), pa.timestamp("us", "UTC")),
+    "timestamp_ntz": (dt.datetime(1970, 1, 1), pa.timestamp("us")),
+    "decimal(5,2)": (Decimal(0), pa.decimal128(5, 2)),
+    "byte": (0, pa.int8()),
+}
+"""A value of each type that is joined by, the one that stands for null, and its Arrow type."""
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("equals", ["=", "<=>"])
+def test_keys_of_every_type(table: WorkerTable, kind: str, equals: str) -> None:
+    value, arrow = KEYS[kind]
+    create(table, ID, column("k", kind), **{"delta.feature.timestampNtz": "supported"})
+    table.write(pa.table({"id": [1, 2], "k": pa.array([value, None], arrow)}))
+    source = pa.table({"id": [10, 20], "k": pa.array([None, value], arrow)})
+    merge(table, source, when_matched_update({"id": "source.id"}), when_not_matched_insert(), on=f"target.k {equals} source.k")
+    nulls = [10] if equals == "<=>" else [2, 10]
+    assert sorted(row[0] for row in table.rows()) == sorted([20, *nulls])
 
 
 def test_several_matches(table: WorkerTable) -> None:

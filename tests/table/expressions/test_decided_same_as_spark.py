@@ -43,8 +43,8 @@ least(t, u); greatest(c, e, 1); greatest(y, X'61');
 """
 
 CONDITIONS = """
-o AND p; o OR p; NOT o; NOT o AND p; o OR p AND i > 0; i > 0 AND j > 0 AND l > 0; o AND NULL; 1 / i > 0 AND false; 1 / i > 0 OR true;
-NULL OR p; NOT NULL;
+o AND p; o OR p; NOT o; NOT o AND p; o OR p AND i > 0; i > 0 AND j > 0 AND l > 0; o AND NULL; 1 / i > 0 AND false;
+1 / i > 0 OR true; NULL OR p; NOT NULL;
 i <> 0 AND 1 / i > 0; i = 0 OR 1 / i > 0; 1 / i > 0 OR i = 0; o AND 1 / i > 0;
 CASE WHEN i > 0 THEN 'a' WHEN i < 0 THEN 'b' END; CASE WHEN i <> 0 THEN 1 / i ELSE 0 END;
 CASE i WHEN 0 THEN 'zero' WHEN 3 THEN 'three' ELSE 'other' END; CASE WHEN o THEN i WHEN p THEN l ELSE 1.5 END;

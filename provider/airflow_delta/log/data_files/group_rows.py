@@ -211,7 +211,7 @@ class GroupRows:
                         found = columns[source[0]]
                         arrays.append(found if pa.types.is_dictionary(found.type) else source[1](found))
                     elif isinstance(source, RowPositions):
-                        arrays.append(_positions(BitMap64(range(start, start + length))).view(pa.int64()))
+                        arrays.append(positions_of(BitMap64(range(start, start + length))).view(pa.int64()))
                     else:
                         if at not in constants or len(constants[at]) < length:
                             constants[at] = _repeated(source, length)
@@ -281,11 +281,12 @@ def _live_mask(marked: BitMap64, start: int, length: int, deleted: bool) -> pa.B
     found = marked & here
     if not found or len(found) == length:
         return repeated(bool(found) is deleted, length)
-    mask = kernels.is_in(_positions(here), value_set=_positions(found))
+    mask = kernels.is_in(positions_of(here), value_set=positions_of(found))
     return mask if deleted else kernels.invert(mask)
 
 
-def _positions(rows: BitMap64) -> pa.Array:
+def positions_of(rows: BitMap64) -> pa.Array:
+    """Return positions of rows as an array of unsigned integers."""
     data = rows.to_array()
     return pa.Array.from_buffers(pa.uint64(), len(data), [None, pa.py_buffer(data)])
 
@@ -295,4 +296,4 @@ def _live(batch: pa.RecordBatch, marked: BitMap64, start: int, deleted: bool) ->
     found = marked & here
     if len(found) == (batch.num_rows if deleted else 0):
         return batch
-    return batch.take(kernels.subtract(_positions(found if deleted else here - found), scalar(start, pa.uint64())))
+    return batch.take(kernels.subtract(positions_of(found if deleted else here - found), scalar(start, pa.uint64())))

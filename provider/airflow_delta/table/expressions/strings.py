@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.expressions.like import like_pattern
 from airflow_delta.log.schema.types import BOOLEAN, INTEGER, LONG, STRING, PrimitiveType
 from airflow_delta.table.expressions.coercion import exactly, to_type, typed_text, whole
@@ -36,7 +37,7 @@ def concatenated(operands: Sequence[TypedPart]) -> TypedPart:
     parts = [to_type(part, STRING) for part in operands]
 
     def compute(rows: Any) -> pa.Array:
-        return pc.binary_join_element_wise(*(part.compute(rows) for part in parts), "")
+        return pc.binary_join_element_wise(*(part.compute(rows) for part in parts), scalar(""))
 
     return made(STRING, compute, parts)
 

@@ -47,7 +47,7 @@ class Pin(Generic[T]):
         """Return whether another attempt has put it."""
         return self._log.store.head(self._path) is not None
 
-    def put(self, data: bytes) -> bool:
+    def place(self, data: bytes) -> bool:
         """Put it, unless it is there; return whether it was not."""
         return creates(self._log.store, self._path, data)
 

@@ -83,7 +83,7 @@ def read_elsewhere(source: SourcePosition, versions: Mapping[str, int]) -> str |
 def pinned_range(view: TransactionView, source: SourcePosition) -> SourcePosition:
     """Pin a range for all stages of the transaction, unless one is pinned already; return the pinned one."""
     pin = _pin(view, source)
-    if pin.put(sealed(source).encode()):
+    if pin.place(sealed(source).encode()):
         return source
     what = f"The range of {source.table} that transaction {view.handle.transaction_id} reads"
     return pin.read(what, lambda found: found.app_id == source.app_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from airflow_delta.contract.merge import INSERTED, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments
 from airflow_delta.contract.merge_columns import several_matches, takes_any_match
 from airflow_delta.light_dataclasses import dataclass
-from airflow_delta.log.data_files.group_rows import RowSelection
+from airflow_delta.log.arrow.arrays import array, scalar
+from airflow_delta.log.data_files.group_rows import RowSelection, positions_of
 from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
 from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, RowClauses
 from airflow_delta.table.arrow.rewrite.merge_pairs import MergePairs
@@ -73,7 +74,7 @@ class _Merge:
     ) -> None:
         self._work, self._source, self._clauses, self._pairs = work, source, clauses, pairs
         self._arguments = arguments
-        self._updates = pa.array(clauses.of(MATCHED, NOT_MATCHED_BY_SOURCE, action=UPDATE), pa.int8())
+        self._updates = array(clauses.of(MATCHED, NOT_MATCHED_BY_SOURCE, action=UPDATE), pa.int8())
 
     def run(self) -> StageReport:
         work, clauses = self._work, self._clauses
@@ -108,31 +109,27 @@ class _Merge:
         if not applied.num_rows:
             return
         (batch,) = applied.to_batches()
-        file, row = batch.column("file"), batch.column("row")
-        runs = pc.run_end_encode(file)
+        runs = pc.run_end_encode(batch.column("file"))
         start = 0
         for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             some = batch.slice(start, end - start)
-            rows = row.slice(start, end - start)
-            if len(rows) > 1:  # of several pairs of a row that is deleted, one will do
-                differs = pc.not_equal(rows.slice(1), rows.slice(0, len(rows) - 1))
-                some = some.filter(pa.concat_arrays([pa.array([True]), differs]))
+            some = some.filter(_first_of_each(some, ("row",)))  # of several pairs of a row that is deleted, one will do
             clause = some.column("clause")
             updated = pc.is_in(clause, value_set=self._updates).true_count
             yield _Touched(self._work.plan.files[number], some.column("row"), some.column("source"), clause, updated)
             start = end
 
     def _check_duplicates(self, pairs: pa.Table) -> None:
-        matched = pairs.filter(pc.is_valid(pairs.column("source")))
-        rows = matched.group_by(["file", "row"]).aggregate([]).num_rows
+        matched = pairs.filter(pc.is_valid(pairs.column("source"))).combine_chunks()
+        rows = _first_of_each(matched, ("file", "row")).true_count
         if matched.num_rows > rows and not takes_any_match([self._clauses.all[i] for i in self._clauses.of(MATCHED)]):
             raise several_matches(self._work.request, matched.num_rows, rows, self._arguments.condition)
 
     def _note_rows(self, pairs: pa.Table) -> None:
-        applied = pairs.filter(pc.is_valid(pairs.column("clause")))
-        rows = applied.group_by(["file", "row"]).aggregate([("clause", "min"), ("source", "min")])
-        updates = pc.is_in(rows.column("clause_min"), value_set=self._updates)
-        alone = pc.is_null(rows.column("source_min"))
+        applied = pairs.filter(pc.is_valid(pairs.column("clause"))).combine_chunks()
+        rows = applied.filter(_first_of_each(applied, ("file", "row")))
+        updates = pc.is_in(rows.column("clause"), value_set=self._updates)
+        alone = pc.is_null(rows.column("source"))
 
         def count(*masks: pa.ChunkedArray) -> int:
             found = masks[0]
@@ -167,7 +164,7 @@ class _Merge:
             if copies and clause.null_count:
                 writes.to("copied")(file, clauses.unchanged(rows.filter(pc.is_null(clause))))
             for number in pc.unique(clause.drop_null()).to_pylist():
-                mask = pc.fill_null(pc.equal(clause, number), False)
+                mask = _is(clause, number)
                 old = rows.filter(mask)
                 deletes = clauses.all[number].action != UPDATE
                 if changes:
@@ -185,7 +182,7 @@ class _Merge:
 
     def _insert(self, pairs: pa.Table, writes: _Writes) -> None:
         """Write what clauses make of the rows of the source that match no row."""
-        every = pa.array(range(self._source.rows.num_rows), pa.int64())
+        every = array(range(self._source.rows.num_rows), pa.int64())
         alone = every.filter(pc.invert(pc.is_in(every, value_set=pc.drop_null(pairs.column("source")))))
         if not len(alone):
             return
@@ -193,12 +190,29 @@ class _Merge:
         both = pa.RecordBatch.from_arrays(taken.columns, names=[SOURCE + name for name in taken.schema.names])
         clause = self._clauses.decide(both, self._clauses.of(NOT_MATCHED))
         for number in self._clauses.of(NOT_MATCHED):
-            some = both.filter(pc.fill_null(pc.equal(clause, number), False))
+            some = both.filter(_is(clause, number))
             if some.num_rows:
                 new = self._clauses.inserted(some, number)
                 writes.to(INSERTED)(None, new)
                 if self._work.request.rules.change_data:
                     writes.to("change", "insert")(None, new)
+
+
+def _is(clause: pa.Array, number: int) -> pa.BooleanArray:
+    return pc.fill_null(pc.equal(clause, scalar(number, clause.type)), scalar(False))
+
+
+def _first_of_each(rows: pa.Table | pa.RecordBatch, names: Sequence[str]) -> pa.BooleanArray:
+    """Return where rows that are in order differ from the row before in some columns."""
+    if not rows.num_rows:
+        return pa.nulls(0, pa.bool_())
+    differs = array([True] + [False] * (rows.num_rows - 1), pa.bool_())
+    for name in names:
+        column = rows.column(name)
+        values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        changes = pc.not_equal(values.slice(1), values.slice(0, len(values) - 1))
+        differs = pc.or_(differs, pa.concat_arrays([array([True], pa.bool_()), changes]))
+    return differs
 
 
 class _Writes:
@@ -219,7 +233,7 @@ class _Writes:
 
 def _rows_at(positions: BitMap64) -> RowSelection:
     """Return the selection of rows by their positions."""
-    known = pa.array(positions.to_array(), pa.int64())
+    known = positions_of(positions).view(pa.int64())
 
     def groups(footer: pq.FileMetaData, _names: object) -> list[bool]:
         found, start = [], 0

@@ -21,7 +21,7 @@ from airflow_delta.contract.merge_columns import (
 )
 from airflow_delta.contract.zones import zoneless_values
 from airflow_delta.exceptions import DeltaUnsupportedOperationException
-from airflow_delta.log.arrow.arrays import repeated
+from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.expressions.sql_text import quote_name
 from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable, struct_of, type_to_json
 from airflow_delta.log.table_definition import TableDefinition
@@ -109,7 +109,7 @@ class RowClauses:
 
         As in Spark, a condition is evaluated for the rows that no clause before it takes.
         """
-        left = pa.array(range(rows.num_rows), pa.int64())
+        left = array(range(rows.num_rows), pa.int64())
         found: list[tuple[pa.Array, int]] = []
         for number in numbers:
             condition = self._conditions[number]

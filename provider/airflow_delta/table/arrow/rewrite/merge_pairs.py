@@ -6,6 +6,7 @@ A hash join by the columns that must be equal finds the pairs that may match; th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.schema.types import type_to_json
 from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.arrow.rewrite.hash_join import pairs_with
 from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, TARGET, RowClauses
 from airflow_delta.table.arrow.rewrite.new_values import decided
 from airflow_delta.table.arrow.rewrite.read_plan import ROW
@@ -90,7 +92,8 @@ class MergePairs:
         for chunk in self._chunks(files, positions):
             found += self._pairs(chunk)
         pairs = pa.concat_tables(found) if found else PAIRS.empty_table()
-        return pairs.sort_by([("file", "ascending"), ("row", "ascending"), ("source", "ascending")]).combine_chunks()
+        order = [(name, "ascending") for name in ("file", "row", "source")]
+        return pairs.take(pc.sort_indices(pairs, sort_keys=order)).combine_chunks()
 
     def both(self, rows: pa.RecordBatch, source: pa.Array, columns: Sequence[str] | None = None) -> pa.RecordBatch:
         """Return rows of the table beside the rows of the source that they match.
@@ -164,7 +167,7 @@ class MergePairs:
     def _pairs(self, rows: pa.RecordBatch) -> Iterator[pa.Table]:
         keys = self._key_table({name: rows.column(name) for name in {str(key.field["name"]) for key in self._joined}}, "target")
         names = [name for name in keys.schema.names if name != "target"]
-        candidates = keys.join(self._source_keys, keys=names, join_type="inner").combine_chunks()
+        candidates = pairs_with(keys, self._source_keys, names, ("target", "source"))
         target, source = _indices(candidates.column("target")), _indices(candidates.column("source"))
         both = self.both(rows.select(self._of_target).take(target), source, self._of_source)
         match = self._condition.true(both)
@@ -243,4 +246,6 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
         return scalar(False)
     if pa.types.is_date32(kind):
         return scalar(0, pa.int32()).cast(kind)
+    if pa.types.is_decimal(kind):
+        return array([Decimal(0)], kind)[0]
     return scalar(0, pa.int64()).cast(kind)

@@ -64,7 +64,7 @@ class SourceRows:
                     'memory. Merge it in parts, or use engine="spark". Nothing was written.',
                 )
         table = pa.Table.from_batches(batches, out).combine_chunks()
-        self.rows: pa.RecordBatch = table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], out)
+        self.rows: pa.RecordBatch = table.to_batches()[0] if table.num_rows else _no_rows(out)
 
 
 def memory_bound() -> int:
@@ -125,4 +125,8 @@ def _plain(values: pa.Array, data_type: str) -> list[Any]:
 
 
 def _plain_bound(value: pa.Scalar, data_type: str) -> Any:
-    return _plain(pa.array([value.as_py()], value.type), data_type)[0]
+    return _plain(pa.repeat(value, 1), data_type)[0] if value.is_valid else None
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

@@ -62,7 +62,7 @@ def pinned_load(view: StageView, record: LoadRecord, source: str) -> tuple[FileL
     if not record.num_new and not pin.exists():
         return None
     own = PinnedLoad(view.own.task_id, msgspec.json.encode(record), record)
-    if record.num_new and pin.put(_sealed(own.task_id, own.data)):
+    if record.num_new and pin.place(_sealed(own.task_id, own.data)):
         return own.reported(source), record
     found = pin.read(
         f"The files that transaction {view.handle.transaction_id} loads",

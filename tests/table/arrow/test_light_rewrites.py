@@ -1,0 +1,61 @@
+"""Operations in the worker are small processes: they import neither pandas nor what brings it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from support.actions import column
+from support.feature_tables import create
+from support.table import WorkerTable
+
+PROGRAM = """
+import sys
+from airflow_delta.contract.merge import when_matched_delete, when_matched_update, when_not_matched_insert
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.arrow.arrays import array
+from airflow_delta.table.arrow.rewrite.run import run_in_worker
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.optimize.plan import plan_optimize
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.start.begin import begin
+import pyarrow as pa
+
+path, work = sys.argv[1:]
+source = pa.table([array([1, 9], pa.int64()), array(["m", "n"], pa.string())], names=["id", "name"])
+clauses = [
+    when_matched_delete("source.id + 1 = 7"),
+    when_matched_update({"name": "concat(upper(source.name), '!')"}),
+    when_not_matched_insert(),
+]
+plans = {
+    "delete": lambda stage: plan_delete(stage, predicate="id % 2 = 0"),
+    "update": lambda stage: plan_update(stage, set={"name": "concat(name, '?')"}, predicate="length(name) = 1"),
+    "merge": lambda stage: plan_merge(stage, condition="target.id = source.id", clauses=clauses),
+    "optimize": plan_optimize,
+}
+log = DeltaLog.for_table(path)
+handle = begin(log, transaction_key=work)
+planned = plans[work](open_stage(log, handle, task_id="stage", attempt="1"))
+staged = planned.collect(planned.request, run_in_worker(log, planned.request, source if work == "merge" else None))
+publish(log, handle, [staged], attempt="1")
+print(log.update().version, *sorted({"pandas", "pyarrow.dataset", "pyspark"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize("work", ["delete", "update", "merge", "optimize"])
+def test_nothing_heavy_is_imported(tmp_path: Path, work: str) -> None:
+    table = WorkerTable(tmp_path / "table")
+    create(table, column("id", "long"), column("name", "string"), **{"delta.enableChangeDataFeed": "true"})
+    for first in (0, 2):
+        table.write(pa.table({"id": [first, first + 1], "name": ["a", "b"]}))
+    command = [sys.executable, "-c", PROGRAM, table.uri, work]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.stdout.split() == ["3"], done.stdout + done.stderr
