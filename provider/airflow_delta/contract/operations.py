@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 
 from airflow_delta.contract.arguments import Arguments, RewriteArguments, RowIds
 from airflow_delta.contract.merge import ComparedColumns
-from airflow_delta.contract.payloads import Payload
+from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.light_dataclasses import dataclass
 
 
@@ -20,6 +21,18 @@ class Assignment(Payload):
 
     path: tuple[str, ...]
     expression: str
+
+
+def assignment_tree(values: Sequence[Assignment]) -> Json:
+    """Return the expressions as a tree by column and field names."""
+    tree: Json = {}
+    for value in values:
+        *parents, last = value.path
+        node = tree
+        for name in parents:
+            node = node.setdefault(name, {})
+        node[last] = value.expression
+    return tree
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,16 @@ def without_multiple_outputs(decorator: str, kwargs: Mapping[str, Any]) -> dict[
     return {name: value for name, value in kwargs.items() if name != "multiple_outputs"}
 
 
+def class_for_engine(engines: Mapping[str, type[DecoratedOperator]], engine: str) -> type[DecoratedOperator]:
+    """Return the class of the tasks of a decorator that an engine works for.
+
+    :raises DeltaIllegalArgumentException: if there is no such engine.
+    """
+    if engine not in engines:
+        raise DeltaIllegalArgumentException(f"engine is {engine!r}; it is one of {', '.join(map(repr, engines))}.")
+    return engines[engine]
+
+
 def decorated_init(
     self: Any,
     *,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
-from airflow_delta.decorators.decorated import decorated_init, without_multiple_outputs
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.decorators.decorated import class_for_engine, decorated_init, without_multiple_outputs
 from airflow_delta.operators.arrow import DeltaStageArrowOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 
@@ -49,11 +48,9 @@ def delta_stage_task(python_callable: Callable[..., Any] | None = None, *, engin
         :class:`~airflow_delta.operators.arrow.DeltaStageArrowOperator`, and of any Airflow task.
     :raises DeltaIllegalArgumentException: if there is no such engine.
     """
-    if engine not in _ENGINES:
-        raise DeltaIllegalArgumentException(f"engine is {engine!r}; it is one of {', '.join(map(repr, _ENGINES))}.")
     return task_decorator_factory(
         python_callable=python_callable,
         multiple_outputs=False,
-        decorated_operator_class=_ENGINES[engine],
+        decorated_operator_class=class_for_engine(_ENGINES, engine),
         **without_multiple_outputs("@task.delta_stage", kwargs),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
-from airflow_delta.contract.operations import Assignment, UpdateArguments
+from airflow_delta.contract.operations import Assignment, UpdateArguments, assignment_tree
 from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.schema import VARIANT, Type, same_type, type_name
@@ -64,7 +64,7 @@ def updated(work: RewriteAttempt, rows: DataFrame, values: Sequence[Assignment],
 
     :param where: change only rows for which it is true.
     """
-    assigned = _tree(values)
+    assigned = assignment_tree(values)
     given = rows.select(*(spark_value(v.expression).alias(str(i)) for i, v in enumerate(values))).schema.jsonValue()["fields"]
     types = {v.expression: field["type"] for v, field in zip(values, given, strict=True)}
     changes = rows.withColumn(_CHANGED, sf.lit(True) if where is None else where)  # once, from the old values
@@ -90,18 +90,6 @@ def updated(work: RewriteAttempt, rows: DataFrame, values: Sequence[Assignment],
             column = sf.when(sf.col(_CHANGED), spark_value(expression).cast(spark_type(field["type"]))).otherwise(column)
         columns.append(column.alias(field["name"]))
     return changed.select(*columns)
-
-
-def _tree(values: Sequence[Assignment]) -> dict[str, Any]:
-    """Return the expressions as a tree by column and field names."""
-    tree: dict[str, Any] = {}
-    for value in values:
-        *parents, last = value.path
-        node = tree
-        for name in parents:
-            node = node.setdefault(name, {})
-        node[last] = value.expression
-    return tree
 
 
 def _stored(work: RewriteAttempt, expression: str, given: Type, target: Type, path: str) -> Column:

@@ -215,7 +215,10 @@ class MergePairs:
             if field is None or field.name.lower() not in in_path or field.data_type.name == "timestamp":
                 continue
             name = field.physical_name if self._work.plan.column_mapping != "none" else field.name
-            wanted = set(key.values.to_pylist()) if key.key.null_safe else set(key.values.drop_null().to_pylist())
+            try:
+                wanted = set((key.values if key.key.null_safe else key.values.drop_null()).to_pylist())
+            except (OverflowError, ValueError):  # a date that Python does not have: rows decide
+                continue
             texts = {partition_text(file.partition_values, name) for file in left}
             kept = {text for text in texts if parse_partition_value(text, field.data_type, name) in wanted}
             left = [file for file in left if partition_text(file.partition_values, name) in kept]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_delta.contract.operations import UpdateArguments
+from airflow_delta.contract.operations import UpdateArguments, assignment_tree
 from airflow_delta.contract.zones import zoneless_values
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.table_definition import TableDefinition
@@ -70,19 +70,12 @@ class _NewRows:
         self._request = request
         values = UpdateArguments.of(request).set
         resolve = columns_of(self._schema)
-        tree: dict[str, Any] = {}
-        for value in values:
-            *parents, last = value.path
-            node = tree
-            for name in parents:
-                node = node.setdefault(name, {})
-            node[last] = value.expression
 
         def stored(text: str, path: str, kind: Any) -> Values:
             return stored_values(text, path, kind, resolve, request, f"sets {path} to {text!r}")
 
         self._set: dict[str, Values] = {}
-        for name, change in tree.items():
+        for name, change in assignment_tree(values).items():
             field = self._schema.find(name)
             assert field is not None, f"the plan has found {name}"
             if isinstance(change, str) or not isinstance(field.data_type, StructType):
