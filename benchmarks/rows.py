@@ -52,7 +52,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"where": "id >= 2600000 AND id < 2605000"},
     ),
 }
-SHAPES = ("plain", "wide strings", "nested", "vectors", "mapping")
+SHAPES = ("plain", "plain, ours", "wide strings", "nested", "vectors", "mapping")
 
 
 def flights(rows: int) -> pa.Table:
@@ -107,6 +107,8 @@ def build(table: Path, shape: str, data: pa.Table) -> None:
     """Write a table to read: with delta-rs if it can."""
     if shape == "mapping":
         write_ours(table, data, {"delta.columnMapping.mode": "name"})
+    elif shape == "plain, ours":
+        write_ours(table, data)
     elif shape == "vectors":
         write_ours(table, data, {"delta.enableDeletionVectors": "true"})
         mark(table)
@@ -163,13 +165,13 @@ def main(work: Path, rows: int = ROWS_READ) -> list[dict[str, Any]]:
         table, data = work / shape.replace(" ", "-"), shaped(shape, rows)
         build(table, shape, data)
         for name, (query, options) in CASES.items():
-            if shape == "plain" or name in ("everything", "one partition"):
+            if shape in ("plain", "plain, ours") or name in ("everything", "one partition"):
                 ours = partial(read_ours, table, options)
                 found.append(compare(f"read, {shape}: {name}", partial(read_theirs, table, query, ours().schema), ours))
                 if name == "everything" and shape in ("plain", "wide strings"):
                     found.append(compare(f"read, {shape}: {name}, as views", partial(read_theirs, table, query), ours))
         shutil.rmtree(table)
-        if shape not in ("vectors", "mapping"):
+        if shape not in ("vectors", "mapping", "plain, ours"):
             places = (work / f"written-{number}" for number in range(4 * REPEATS))
             theirs, ours = (partial(written, write, places, data) for write in (write_theirs, write_ours))
             found.append(compare(f"write and commit, {shape}", theirs, ours))

@@ -139,6 +139,30 @@ def test_other_columns_are_read_where_there_are_such_rows(tmp_path):
     assert read(tmp_path, "few = 'none'") == []
 
 
+def test_pages_after_the_last_such_row_are_not_read(tmp_path):
+    file = put(tmp_path, values())
+    wanted = read(tmp_path, "n >= 1200 AND n < 1207")
+    assert len(wanted) == 7
+    content = bytearray(file.read_bytes())
+    group = pq.read_metadata(file).row_group(1)
+    for chunk in (group.column(at) for at in range(group.num_columns)):
+        if chunk.path_in_schema in ("d", "at"):
+            at = chunk.dictionary_page_offset or chunk.data_page_offset
+            end, rows = at + chunk.total_compressed_size, 0
+            while at < end:
+                header = page_sizes.parse_header(bytes(content[at : at + 512]))
+                at += header.length
+                if rows > 300:
+                    content[at : at + header.size] = b"\xff" * header.size
+                at += header.size
+                rows += 0 if header.is_dictionary else header.num_values
+            assert rows == GROUP
+    file.write_bytes(content)
+    assert read(tmp_path, "n >= 1200 AND n < 1207") == wanted
+    with pytest.raises(DeltaLogCorruptedException):
+        read(tmp_path, "n >= 1900 AND n < 1907")
+
+
 def test_a_legacy_calendar_is_not_looked_up_in_the_footer(tmp_path):
     """Spark 2 wrote dates of before 1582 in the Julian calendar: the footer's days are not what is asked for."""
     field = {"name": "day", "type": "date", "nullable": True, "metadata": {}}

@@ -152,7 +152,8 @@ class GroupRows:
         def mask_of(start: int, length: int) -> pa.BooleanArray:
             return wanted.slice(start - self._group.start, length)
 
-        for start, batch in self._stored(fields, lambda start, length: mask_of(start, length).true_count > 0):
+        rows_used = 1 + kernels.max(kernels.indices_nonzero(wanted)).as_py()
+        for start, batch in self._stored(fields, lambda start, length: mask_of(start, length).true_count > 0, rows_used):
             mask = mask_of(start, batch.num_rows)
             found = mask.true_count
             rows = self._plain(batch if found == batch.num_rows else batch.filter(mask), fields)
@@ -193,16 +194,20 @@ class GroupRows:
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _stored(
-        self, fields: Sequence[int], is_needed: Callable[[int, int], bool] = lambda _start, _length: True
+        self,
+        fields: Sequence[int],
+        is_needed: Callable[[int, int], bool] = lambda _start, _length: True,
+        rows_used: int | None = None,
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield where batches of a row group start, and some columns: texts may still refer to a dictionary.
 
         :param is_needed: tells of a first row and a number of rows whether to yield them.
+        :param rows_used: after so many rows the caller stops: a batch ends there.
         """
         every = self._target.names
         start, names = self._group.start, [every[at] for at in fields]
         constants: dict[int, pa.Array] = {}
-        for length, columns in self._columns([self._group.sources[at] for at in fields]):
+        for length, columns in self._columns([self._group.sources[at] for at in fields], rows_used or self._group.num_rows):
             if is_needed(start, length):
                 arrays = []
                 for at in fields:
@@ -219,8 +224,8 @@ class GroupRows:
                 yield start, pa.RecordBatch.from_arrays(arrays, names=names)
             start += length
 
-    def _columns(self, sources: Sequence[Any]) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-        """Yield number of rows and columns of batches of a row group, as the file has them."""
+    def _columns(self, sources: Sequence[Any], rows_used: int) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+        """Yield number of rows and columns of batches of a row group, as the file has them; a batch ends with ``rows_used``."""
         names = list(dict.fromkeys(source[0] for source in sources if isinstance(source, tuple)))
         if not names:
             for first in range(0, self._group.num_rows, self._most_rows):
@@ -240,7 +245,8 @@ class GroupRows:
         if size > self._most_rows:  # by the mean of each dictionary, but its longest value may stand in every row
             value = sum(longest(chunk) for chunk in others if chunk.is_text and chunk.dictionary)
             size = min(size, max(self._most_rows, JOINED_BYTES // max(value, 1)))
-        found = 0
+        parts = max(-(-rows_used // size), 1)
+        found, size = 0, max(-(-rows_used // parts), 1)
         for batch in opened.reader(encoded).iter_batches(size, row_groups=[self._group.number], columns=names, use_threads=True):
             found += batch.num_rows
             yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
