@@ -9,10 +9,13 @@ import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
+import deltalake
 import psutil
+import pyarrow as pa
 import pytest
 
 from support.actions import add, info, txn
@@ -659,6 +662,24 @@ def test_a_reader_has_one_identity_on_hdfs(monkeypatch):
             used.append(pool._idle[-1][1]._process.pid)
         assert len(set(used)) == 4, "only two are kept"
         assert len(pool._idle) <= 2
+    finally:
+        pool.stop()
+
+
+def test_a_reader_does_not_load_numpy(tmp_path):
+    """It shows rows without; NumPy would be a fifth of its first answer."""
+    from airflow_delta.ui.reader.pool import Readers
+
+    rows = pa.table({"id": [1, 2], "d": [None, 0.5], "s": ["a", None], "at": [datetime(1900, 1, 1, tzinfo=UTC), None]})
+    deltalake.write_deltalake(tmp_path / "t", rows)
+    pool = Readers()
+    try:
+        request = {"what": "rows", "uri": str(tmp_path / "t"), "arguments": {"version": 0}}
+        found = pool.ask(request, 60)["result"]
+        assert "1900-01-01" in json.dumps(found)
+        process = pool._idle[-1][1]._process
+        maps = Path(f"/proc/{process.pid}/maps").read_text()
+        assert ("pyarrow" in maps, "numpy" in maps) == (True, False)
     finally:
         pool.stop()
 

@@ -47,6 +47,35 @@ def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return typing.get_origin(hint), typing.get_args(hint)
 
 
+class _Field(typing.NamedTuple):
+    """A field of a payload.
+
+    :param accepted: types of values that are taken as they are.
+    """
+
+    name: str
+    key: str
+    hint: Any
+    accepted: frozenset[type]
+    is_required: bool
+
+
+@cache
+def _fields(kind: type) -> tuple[_Field, ...]:
+    hints = _hints(kind)
+    return tuple(
+        _Field(f.name, _camel(f.name), hint, _accepted(hint), f.default is MISSING and f.default_factory is MISSING)
+        for f in fields(kind)
+        for hint in (hints[f.name],)
+    )
+
+
+def _accepted(hint: Any) -> frozenset[type]:
+    origin, args = _parts(hint)
+    alternatives = args if origin in (typing.Union, types.UnionType) else (hint,)
+    return frozenset(each for each in alternatives if each in (*_PLAIN, type(None)))
+
+
 def _check(kind: str, name: str, hint: Any, value: Any) -> Any:
     """Return ``value`` as the field's type, or raise; bool is not an int here."""
     if type(value) is hint and hint in _PLAIN:
@@ -87,18 +116,17 @@ class Payload:
         kind = cls.__name__
         if not isinstance(value, Mapping):
             raise StagingException(f"Expected the JSON form of {kind}, got {type(value).__name__}: {str(value)[:80]}")
-        hints = _hints(typing.cast("type", cls))
-        if "contract" in hints and value.get("contract") != CONTRACT:
+        if "contract" in _hints(typing.cast("type", cls)) and value.get("contract") != CONTRACT:
             raise ContractVersionException(
                 f"{kind} was written under contract {value.get('contract')!r}, this provider reads contract {CONTRACT}. "
                 "Run start, stage and commit with one version of airflow-provider-delta, then clear the start task."
             )
         known: Json = {}
-        for f in fields(cls):
-            key = _camel(f.name)
+        for name, key, hint, accepted, is_required in _fields(typing.cast("type", cls)):
             if key in value:
-                known[f.name] = _check(kind, f.name, hints[f.name], value[key])
-            elif f.default is MISSING and f.default_factory is MISSING:
+                found = value[key]
+                known[name] = found if type(found) in accepted else _check(kind, name, hint, found)
+            elif is_required:
                 raise StagingException(f"{kind} lacks the field {key}")
         return cls(**known)
 

@@ -186,20 +186,20 @@ def _is_number(data_type: DataType) -> bool:
 def _as_decimal(value: Any) -> decimal.Decimal | None:
     if value is None:
         return None
-    result = decimal.Decimal(str(value))
+    result = value if isinstance(value, decimal.Decimal) else decimal.Decimal(value if type(value) is int else str(value))
     return result if result.is_finite() else None
 
 
 def _leaf(stats: Mapping[str, Any], member: str, column: ColumnReference) -> Any:
     found: Any = stats.get(member)
     for name in column.physical_path:
-        found = found.get(name) if isinstance(found, Mapping) else None
+        found = found.get(name) if isinstance(found, dict) else None
     return found
 
 
 def _value(found: Any, data_type: DataType) -> Any:
     """Return a bound as a value to compare, ``None`` if it cannot be one."""
-    if found is None or isinstance(found, bool | Mapping | list):
+    if found is None or isinstance(found, (bool, dict, list)):
         return None
     try:
         if _is_number(data_type):
