@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -134,17 +133,6 @@ def test_the_record_of_a_compaction_says_where_each_row_is(table: WorkerTable) -
     result = table.publish(handle, gone)
     assert "moved" in result.resolved
     assert ids(table) == sorted(set(range(300)) - {0, 40, 150, 151, 160, 299})
-
-
-@pytest.mark.parametrize("order", [{"z_order_by": ["id"]}, {}], ids=["zorder", "clustered"])
-def test_rows_are_ordered_on_spark(table: WorkerTable, order: dict[str, Any]) -> None:
-    from airflow_delta.table.stage.plan_create import plan_create
-
-    table.run(plan_create, schema="id BIGINT", cluster_by=[] if order else ["id"])
-    for first in (0, 10):
-        table.write(pa.table({"id": range(first, first + 10)}))
-    with pytest.raises(DeltaUnsupportedOperationException, match=r'is to be ordered by id. Use engine="spark"'):
-        table.run(plan_optimize, **order)
 
 
 def test_what_only_spark_decides_is_refused_before_anything_is_written(table: WorkerTable) -> None:
