@@ -166,7 +166,7 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase, SessionParameters, EnginePa
             result = engine.run_auto_compaction(
                 log,
                 request,
-                partial(engine.run_in_worker, log) if self.in_worker else session.worker(log, stack),
+                partial(engine.run_in_worker, log, max_memory=self.max_memory) if self.in_worker else session.worker(log, stack),
                 identity=stage_identity(context),
                 spark_table_uri=log.uri if self.in_worker else session.spark_table_uri,
                 **committer.options(context),

@@ -134,8 +134,8 @@ class DeltaTableOperator(StageOperator, StageWorkParameters, OwnTransactionParam
 
     def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
         """Have Spark do it, in a session or as an application, or do it here."""
-        if _in_worker(self):
-            return request, engine.run_in_worker(stage.log, request)
+        if isinstance(self, EngineParameters) and self.in_worker:
+            return request, engine.run_in_worker(stage.log, request, max_memory=self.max_memory)
         if not isinstance(self, RunnerParameters):
             return super().work(stage, request)
         source = partial(self.source, stage=stage)

@@ -82,7 +82,7 @@ class RewriteWork(Part, RewriteParameters):
             result = engine.run_rewrite(
                 log,
                 select,
-                partial(engine.run_in_worker, log) if in_worker else runner.worker(log, stack),
+                partial(engine.run_in_worker, log, max_memory=self.task.max_memory) if in_worker else runner.worker(log, stack),
                 identity=stage_identity(context),
                 batch_size=self.batch_size,
                 parallel=self.parallel,

@@ -17,7 +17,6 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.table.arrow.rewrite import optimize
 from airflow_delta.table.arrow.rewrite.run import run_in_worker
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.optimize.reorg import plan_reorg
@@ -211,4 +210,4 @@ def test_operations_of_spark_alone(table: WorkerTable) -> None:
     with pytest.raises(StagingException, match="Only Spark does CONVERT"):
         run_in_worker(table.log(), dataclasses.replace(request, operation="CONVERT"))
     with pytest.raises(StagingException, match="without files"):
-        optimize.run(table.log(), dataclasses.replace(request, operation="OPTIMIZE", rewrite=None))
+        run_in_worker(table.log(), dataclasses.replace(request, operation="OPTIMIZE", rewrite=None))

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import ScanFile
     from airflow_delta.contract.request import StageRequest
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.arrow.rewrite.memory import MemoryBound
 
 
-def run(log: DeltaLog, request: StageRequest) -> StageReport:
+def run(log: DeltaLog, request: StageRequest, memory: MemoryBound) -> StageReport:
     """Write the bins of the request one after the other, each into its own directory, without partition columns.
 
     :raises DeltaUnsupportedOperationException: if rows are to be ordered by a column of a type that only Spark orders.
@@ -39,7 +40,7 @@ def run(log: DeltaLog, request: StageRequest) -> StageReport:
         raise StagingException(f"{request.operation} of stage {request.stage} was planned without files to rewrite")
     arguments = OptimizeArguments.of(request)
     check_no_variants(request)
-    reader = PlanReader(log, plan, arguments.row_ids)
+    reader = PlanReader(log, plan, arguments.row_ids, memory)
     columns = CurveColumns(request, reader.schema, arguments.z_order_by or arguments.cluster_by)
     prefix = uuid.uuid4().hex[:8]
     names = [f"{prefix}-{number}" for number in range(len(arguments.bins))]
