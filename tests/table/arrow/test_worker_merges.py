@@ -263,7 +263,7 @@ def test_rows_of_the_table_that_memory_does_not_take(table: WorkerTable) -> None
     with pytest.raises(DeltaUnsupportedOperationException, match=r"MERGE of 1 rows \(with 5,000 rows of the table so far\)"):
         merge(table, rows_of(id=[1], v=[2], name=["y"]), when_matched_update(), alone)
     assert attempts(table) == before
-    table.max_memory = 200_000
+    table.max_memory = 600_000
     merge(table, rows_of(id=[1], v=[2], name=["y"]), when_matched_update(), alone)
     assert table.rows() == [(1, 2, "y")]
 

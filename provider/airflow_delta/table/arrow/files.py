@@ -10,6 +10,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -230,6 +231,9 @@ class RowWriter:
     def discard(self) -> None:
         """Close the unfinished files, which have no name yet."""
         for partition in self._open.values():
+            if partition.writer is not None:
+                with suppress(Exception):  # it would end its file when it is collected, which is then closed
+                    partition.writer.close()
             if partition.file is not None:
                 partition.file.close()
         self._open.clear()

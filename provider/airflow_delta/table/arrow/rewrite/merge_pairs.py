@@ -43,6 +43,9 @@ _SAME = ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
 
 _CHUNK_ROWS = 1 << 20
 
+_TIMES_KEPT = 4
+"""How many times the pairs are in memory while they are sorted, counted and taken apart by file."""
+
 _CHUNK_PAIRS = 1 << 22
 """Pairs of equal keys that are looked at together."""
 
@@ -105,7 +108,7 @@ class MergePairs:
         for chunk in self._chunks(files, positions):
             for pairs in chain.from_iterable(map(self._pairs, self._parts(chunk))):
                 found.append(pairs)
-                size += pairs.nbytes
+                size += _TIMES_KEPT * pairs.nbytes
                 count = sum(pairs.num_rows for pairs in found)
                 what = f"A MERGE of {self._source.rows.num_rows:,} rows (with {count:,} rows of the table so far)"
                 self._memory.check(size, what, known=False)
