@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import task
 
+from airflow_delta.contract.kinds import BYTES, taken
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log import DeltaLog
@@ -164,3 +166,24 @@ def test_on_an_object_store(s3_lake):
 def test_the_worker_submits_nothing(given):
     with pytest.raises(DeltaIllegalArgumentException, match=f"{next(iter(given))} is for Spark"):
         DeltaDeleteOperator(task_id="gone", table="/lake/t", predicate="id = 1", engine="arrow", **given)
+
+
+@pytest.mark.parametrize(("given", "size"), [(100, 100), ("2 GiB", 2 << 30), ("512mb", 512 << 20), ("64k", 1 << 16), ("", None)])
+def test_how_much_memory_the_worker_may_take(given, size):
+    assert taken("max_memory", given, BYTES) == size
+    DeltaDeleteOperator(task_id="gone", table="/lake/t", predicate="id = 1", engine="arrow", max_memory=given)
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"max_memory": "2 GiB"}, 'max_memory is for what the worker does itself. Leave it out, or set engine="arrow"'),
+        ({"engine": "arrow", "max_memory": "much"}, "max_memory must be bytes, as a whole number above 0 or with a unit"),
+        ({"engine": "arrow", "max_memory": 0}, "max_memory must be bytes"),
+        ({"engine": "arrow", "max_memory": "-1 GiB"}, "max_memory must be bytes"),
+    ],
+    ids=["spark", "no size", "nothing", "negative"],
+)
+def test_memory_that_a_task_cannot_be_given(given, what):
+    with pytest.raises(DeltaIllegalArgumentException, match=re.escape(what)):
+        DeltaDeleteOperator(task_id="gone", table="/lake/t", predicate="id = 1", **given)

@@ -234,8 +234,13 @@ def _of_view(options: dict[str, Any]) -> dict[str, Any]:
 
 
 class WorkerTable(Table):
-    """A table whose operations are done without Spark."""
+    """A table whose operations are done without Spark.
+
+    :ivar max_memory: bytes that they may take; ``None`` for the default.
+    """
+
+    max_memory: int | None = None
 
     def run_work(self, request: StageRequest, source: Any) -> StageReport:
         """Do the work of an operation in this process; the source of a MERGE is an Arrow table."""
-        return run_in_worker(self.log(), request, source)
+        return run_in_worker(self.log(), request, source, max_memory=self.max_memory)

@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from airflow_delta.contract.byte_sizes import bytes_of
 from airflow_delta.contract.choices import is_literal
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.light_dataclasses import dataclass
@@ -160,6 +161,12 @@ def _count(value: Any) -> int | None:
     return number
 
 
+def _bytes(value: Any) -> int | None:
+    if value is None or value == "":
+        return None
+    return bytes_of(value) or _count(value) if isinstance(value, str) else _count(value)
+
+
 def _whole_number(value: Any) -> int | None:
     if value is None or value == "":
         return None
@@ -245,6 +252,7 @@ WHOLE_NUMBER = Kind("a whole number", _whole_number)
 NUMBER = Kind("a number", _number)
 TIME = Kind("an ISO 8601 time", _time)
 COUNT = Kind("a whole number above 0", _count)
+BYTES = Kind("bytes, as a whole number above 0 or with a unit such as '2 GiB'", _bytes)
 NAMES = Kind("a name or a list of names", _names)
 NAMES_AS_GIVEN = Kind("a name or a list of names", _names_as_given)
 """For a parameter whose empty text or list comes from a template without a value, and must not count as left out."""

@@ -10,6 +10,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.operators.arrow import ArrowTableReader
+from airflow_delta.tasks.engines import MemoryParameters
 from airflow_delta.tasks.functions import call_function, check_no_session, without_injected
 from airflow_delta.tasks.merge import MergeParameters, MergeStatement
 from airflow_delta.tasks.operation import DeltaTableOperator
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
-class DeltaMergeArrowOperator(DeltaTableOperator, MergeParameters, SqlParameters, ReadVersionsParameters, PythonOperator):
+class DeltaMergeArrowOperator(
+    DeltaTableOperator, MergeParameters, MemoryParameters, SqlParameters, ReadVersionsParameters, PythonOperator
+):
     """Call a function and merge the rows that it returns into a table, without Spark and without Java.
 
     The function returns a pyarrow Table or RecordBatchReader, a pandas or a Polars frame, which is held in memory. It may name
@@ -33,7 +36,7 @@ class DeltaMergeArrowOperator(DeltaTableOperator, MergeParameters, SqlParameters
     :param python_callable: function that returns the source.
 
     The other parameters are those of :class:`~airflow_delta.tasks.merge.MergeParameters`,
-    :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
+    :class:`~airflow_delta.tasks.engines.MemoryParameters`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
     :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters`. The function reads a table of ``read_versions`` with
     ``table.other(...)``.
     """
@@ -58,4 +61,4 @@ class DeltaMergeArrowOperator(DeltaTableOperator, MergeParameters, SqlParameters
         """Call the function and merge its rows."""
         self._reads = table = ArrowTableReader(stage, self.hold(ReadVersions).tables(self.opened))
         rows = call_function(self, {"table": table, "transaction": stage.handle})
-        return request, engine.run_in_worker(stage.log, request, rows)
+        return request, engine.run_in_worker(stage.log, request, rows, max_memory=self.max_memory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine, exceptions
@@ -13,7 +12,7 @@ from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.tasks.commit.commit_part import CommitPart
 from airflow_delta.tasks.declared import parameter
-from airflow_delta.tasks.engines import EngineParameters
+from airflow_delta.tasks.engines import EngineChoice, EngineParameters
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.observability import Stopwatch
@@ -160,15 +159,15 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase, SessionParameters, EnginePa
         if request is None:
             self.log.info("Nothing to compact in %s.", log.uri)
             return {}
-        session = self.hold(TaskSession)
+        session, choice = self.hold(TaskSession), self.hold(EngineChoice)
         clock = Stopwatch()
         with ExitStack() as stack:
             result = engine.run_auto_compaction(
                 log,
                 request,
-                partial(engine.run_in_worker, log) if self.in_worker else session.worker(log, stack),
+                choice.worker(log, session.worker(log, stack)),
                 identity=stage_identity(context),
-                spark_table_uri=log.uri if self.in_worker else session.spark_table_uri,
+                spark_table_uri=choice.table_uri(log, session.spark_table_uri),
                 **committer.options(context),
             )
         return finish_batches(committer, context, result, clock)

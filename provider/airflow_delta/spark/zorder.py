@@ -15,22 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
+from airflow_delta.contract.curves import SAMPLES_PER_RANGE, TEXT_PREFIX, hilbert_states, range_bits, takes_hilbert
 from airflow_delta.spark.align import spark_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-MAX_RANGE_BITS = 10
-"""Bits of a range's number: Delta splits a column into 1000 ranges (``optimize.zorder.mdcNumRangeIds``)."""
-
-MAX_HILBERT_COLUMNS = 4
-"""As many as Delta clusters a table by; the states of the curve are four times as many with each further column."""
-
-SAMPLES_PER_RANGE = 40
-
 _SEED = 20_130_101
-
-_TEXT_PREFIX = 128
 
 
 def along_curve(
@@ -42,8 +33,8 @@ def along_curve(
     :param num_rows: number of rows, if known.
     :param hilbert: take the Hilbert curve, for 2 to 4 columns; else the Z-curve.
     """
-    index = _hilbert_index if hilbert and 1 < len(columns) <= MAX_HILBERT_COLUMNS else _interleaved
-    bits = min(MAX_RANGE_BITS, 63 // len(columns))
+    index = _hilbert_index if takes_hilbert(len(columns), hilbert=hilbert) else _interleaved
+    bits = range_bits(len(columns))
     keys = [f"__airflow_delta_key_{number}" for number in range(len(columns))]
     ids = [f"__airflow_delta_range_{number}" for number in range(len(columns))]
     place, noise = "__airflow_delta_place", "__airflow_delta_noise"
@@ -76,8 +67,8 @@ def _comparable(rows: DataFrame, path: tuple[str, ...]) -> Column:
         text = ".".join(map(spark_name, path))
         return sf.expr(f"timestampdiff(MICROSECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', {text})")
     if kind == "binary":
-        return sf.hex(sf.substring(column, 1, _TEXT_PREFIX))
-    return sf.substring(column.cast("string"), 1, _TEXT_PREFIX)
+        return sf.hex(sf.substring(column, 1, TEXT_PREFIX))
+    return sf.substring(column.cast("string"), 1, TEXT_PREFIX)
 
 
 def _boundaries(keys: DataFrame, names: Sequence[str], ranges: int, num_rows: int | None) -> dict[str, list[Any]]:
@@ -127,7 +118,7 @@ def _interleaved(ids: Sequence[Column], bits: int) -> Column:
 
 
 def _hilbert_index(ids: Sequence[Column], bits: int) -> Column:
-    """Return the place of numbers on the Hilbert curve, by the states of :func:`hilbert_states` from the highest bit down."""
+    """Return the place of numbers on the Hilbert curve, by the states of ``hilbert_states`` from the highest bit down."""
     states = hilbert_states(len(ids))
     places, following = (sf.lit([cell[part] for state in states for cell in state]) for part in (0, 1))
     corners = sf.array(*[_interleaved([_bit(column, bit) for column in ids], 1) for bit in reversed(range(bits))])
@@ -143,36 +134,3 @@ def _hilbert_index(ids: Sequence[Column], bits: int) -> Column:
 
 def _bit(column: Column, bit: int) -> Column:
     return sf.shiftright(column, bit).bitwiseAND(sf.lit(1).cast("long"))
-
-
-def hilbert_states(columns: int) -> list[list[tuple[int, int]]]:
-    """Return the orientations of the Hilbert curve in a cube that is cut in half along each column.
-
-    For each orientation and each corner (the bit of the first column highest): the place of the corner on the way through the
-    cube, and the orientation inside of it. Gray codes, reflected and rotated (C. Hamilton, "Compact Hilbert Indices", 2006).
-    """
-    corners = 1 << columns
-
-    def turned(value: int, by: int) -> int:
-        by %= columns
-        return (value << by | value >> columns - by) & corners - 1
-
-    known = {(0, 0): 0}
-    states: list[list[tuple[int, int]]] = []
-    order = [(0, 0)]
-    for entry, direction in order:
-        cells = []
-        for corner in range(corners):
-            gray, place = turned(corner ^ entry, columns - direction - 1), 0
-            while gray:
-                place, gray = place ^ gray, gray >> 1
-            first = max(0, (place - 1) // 2 * 2)
-            even = place + place % 2
-            trailing_ones = max(0, (even & -even).bit_length() - 1)
-            inside = (entry ^ turned(first ^ first >> 1, direction + 1), (direction + trailing_ones + 1) % columns)
-            if inside not in known:
-                known[inside] = len(order)
-                order.append(inside)
-            cells.append((place, known[inside]))
-        states.append(cells)
-    return states

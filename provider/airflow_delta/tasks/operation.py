@@ -14,7 +14,7 @@ from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
 from airflow_delta.tasks.declared import parameter
-from airflow_delta.tasks.engines import EngineParameters
+from airflow_delta.tasks.engines import EngineChoice, EngineParameters
 from airflow_delta.tasks.lineage import absolute_table
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
@@ -134,21 +134,23 @@ class DeltaTableOperator(StageOperator, StageWorkParameters, OwnTransactionParam
 
     def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
         """Have Spark do it, in a session or as an application, or do it here."""
-        if _in_worker(self):
-            return request, engine.run_in_worker(stage.log, request)
         if not isinstance(self, RunnerParameters):
             return super().work(stage, request)
-        source = partial(self.source, stage=stage)
-        return self.hold(SparkRunner).work_on(stage.log, request, source, self.secret_properties)
+        runner = self.hold(SparkRunner)
+
+        def on_spark(asked: StageRequest) -> tuple[StageRequest, StageReport]:
+            return runner.work_on(stage.log, asked, partial(self.source, stage=stage), self.secret_properties)
+
+        if not isinstance(self, EngineParameters):
+            return on_spark(request)
+        is_begun = partial(runner.has_submitted, stage.log, request)
+        return self.hold(EngineChoice).carry_out(stage.log, request, on_spark, is_begun=is_begun)
 
     def table_uri(self, log: DeltaLog) -> str | None:
-        """Return the worker's URI if the worker itself works on the rows."""
-        return log.uri if _in_worker(self) else super().table_uri(log)
+        """Return the worker's URI if the worker itself certainly works on the rows."""
+        uri = super().table_uri(log)
+        return EngineChoice.of(self).table_uri(log, uri) if isinstance(self, EngineParameters) else uri
 
     def table_to_write(self) -> str | None:
         """Return the table of a transaction of its own; a stage writes nothing visible."""
         return absolute_table(OwnTransaction.of(self).table) if self.is_own_transaction else None
-
-
-def _in_worker(task: DeltaTableOperator) -> bool:
-    return isinstance(task, EngineParameters) and task.in_worker

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
@@ -11,6 +10,7 @@ from airflow_delta.contract.kinds import WHOLE_NUMBER
 from airflow_delta.tasks.base import DeltaOperator, Part
 from airflow_delta.tasks.commit.commit_part import CommitPart
 from airflow_delta.tasks.declared import Parameters, parameter
+from airflow_delta.tasks.engines import EngineChoice
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.spark.runner import SparkRunner
@@ -76,17 +76,17 @@ class RewriteWork(Part, RewriteParameters):
         """
         own, committer, runner = self.task.hold(OwnTransaction), self.task.hold(CommitPart), self.task.hold(SparkRunner)
         delta_conn_id = StageWork.of(self.task).delta_conn_id
-        log, in_worker = own.log(delta_conn_id), getattr(self.task, "in_worker", False)
+        log, choice = own.log(delta_conn_id), self.task.hold(EngineChoice)
         clock = Stopwatch()
         with committer.watched(context, log, (own.table, delta_conn_id)), ExitStack() as stack:
             result = engine.run_rewrite(
                 log,
                 select,
-                partial(engine.run_in_worker, log) if in_worker else runner.worker(log, stack),
+                choice.worker(log, runner.worker(log, stack)),
                 identity=stage_identity(context),
                 batch_size=self.batch_size,
                 parallel=self.parallel,
-                spark_table_uri=log.uri if in_worker else runner.spark_table_uri,
+                spark_table_uri=choice.table_uri(log, runner.spark_table_uri),
                 max_restarts=max_restarts,
                 **committer.options(context),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -84,6 +85,18 @@ def test_partitions_that_are_written_side_by_side(tmp_path: Path) -> None:
     assert len({file.name.split("-")[1] for file in found}) == len(found)
     assert sorted(n for table in tables.values() for n in table["id"].to_pylist()) == list(range(2_000))
     assert all({n % 100 for n in table["id"].to_pylist()} == {int(file.parent.name[2:])} for file, table in tables.items())
+
+
+def test_files_that_are_given_up_say_nothing(tmp_path: Path) -> None:
+    """A writer of Parquet that is not closed ends its file when it is collected, and cannot: a warning, which fails tests."""
+    rows = writer(tmp_path / "table")
+    rows.write(batch_of([(n, n % 3, "x") for n in range(100)]))
+    for partition in rows._open.values():
+        rows._flush(partition)
+    rows.discard()
+    del partition, rows
+    gc.collect()
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_one_that_cannot_be_written_fails_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ plans = {
     "update": lambda stage: plan_update(stage, set={"name": "concat(name, '?')"}, predicate="length(name) = 1"),
     "merge": lambda stage: plan_merge(stage, condition="target.id = source.id", clauses=clauses),
     "optimize": plan_optimize,
+    "zorder": lambda stage: plan_optimize(stage, z_order_by=["name", "id"], max_file_size=1000),
 }
 log = DeltaLog.for_table(path)
 handle = begin(log, transaction_key=work)
@@ -50,7 +51,7 @@ print(log.update().version, *sorted({"pandas", "pyarrow.dataset", "pyspark"} & s
 """
 
 
-@pytest.mark.parametrize("work", ["delete", "update", "merge", "optimize"])
+@pytest.mark.parametrize("work", ["delete", "update", "merge", "optimize", "zorder"])
 def test_nothing_heavy_is_imported(tmp_path: Path, work: str) -> None:
     table = WorkerTable(tmp_path / "table")
     create(table, column("id", "long"), column("name", "string"), **{"delta.enableChangeDataFeed": "true"})

@@ -22,12 +22,12 @@ from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaConcurrentModificationException,
     DeltaError,
-    DeltaIllegalArgumentException,
     DeltaUnsupportedOperationException,
     IdentityInsertException,
     InvariantViolationException,
     SchemaMismatchException,
 )
+from airflow_delta.table.arrow.rewrite import merge_pairs
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.read.read_table import read_table
@@ -240,11 +240,55 @@ def test_names_that_are_not_clear(table: WorkerTable) -> None:
         merge(table, pa.table([[1], [2]], names=["id", "ID"]), when_matched_delete())
 
 
-def test_a_source_that_memory_does_not_take(table: WorkerTable, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("streams", [False, True], ids=["a table", "a stream"])
+def test_a_source_that_memory_does_not_take(table: WorkerTable, streams: bool) -> None:
     made(table)
-    monkeypatch.setattr("airflow_delta.table.arrow.rewrite.merge_source.memory_bound", lambda: 100)
-    with pytest.raises(DeltaIllegalArgumentException, match=r'a quarter of this machine.*engine="spark"'):
-        merge(table, rows_of(id=list(range(100)), v=[1] * 100, name=["x"] * 100))
+    table.max_memory = 1500
+    before = attempts(table)
+    rows = rows_of(id=list(range(100)), v=[1] * 100, name=["x"] * 100)
+    what = r"\(100 rows, and maybe more\) takes more than" if streams else r"\(100 rows\) takes"
+    with pytest.raises(DeltaUnsupportedOperationException, match=rf'source of .*{what} 1,[0-9]+ bytes.*1,500.*engine="spark"'):
+        merge(table, rows.to_reader() if streams else rows, when_matched_update(), when_not_matched_insert())
+    assert attempts(table) == before
+    table.max_memory = 8000
+    merge(table, rows.to_reader() if streams else rows, when_matched_update(), when_not_matched_insert())
+
+
+def test_rows_of_the_table_that_memory_does_not_take(table: WorkerTable) -> None:
+    """Of these, a MERGE only keeps which they are."""
+    create(table, ID, V, NAME)
+    table.write(rows_of(id=list(range(5000)), v=[1] * 5000, name=["x"] * 5000))
+    table.max_memory = 50_000
+    before, alone = attempts(table), when_not_matched_by_source_delete()
+    with pytest.raises(DeltaUnsupportedOperationException, match=r"MERGE of 1 rows \(with 5,000 rows of the table so far\)"):
+        merge(table, rows_of(id=[1], v=[2], name=["y"]), when_matched_update(), alone)
+    assert attempts(table) == before
+    table.max_memory = 600_000
+    merge(table, rows_of(id=[1], v=[2], name=["y"]), when_matched_update(), alone)
+    assert table.rows() == [(1, 2, "y")]
+
+
+def test_many_rows_of_equal_keys(table: WorkerTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which are not all paired at once."""
+    monkeypatch.setattr(merge_pairs, "_CHUNK_PAIRS", 50)
+    create(table, ID, V, NAME)
+    table.write(rows_of(id=[1] * 40 + [2] * 10 + [3] * 3 + [None], v=[*range(40), *range(10), 0, 1, 2, 0], name=["a"] * 54))
+    parts: list[int] = []
+    joined = merge_pairs.pairs_with
+
+    def watched(left: pa.Table, right: pa.Table, keys: Any, output: tuple[str, str]) -> pa.Table:
+        found = joined(left, right, keys, output)
+        parts.append(found.num_rows if output[1] == "source" else 0)
+        return found
+
+    monkeypatch.setattr(merge_pairs, "pairs_with", watched)
+    source = rows_of(id=[1] * 30 + [2, 4, None], v=[*range(30), 5, 4, 0], name=["b"] * 33)
+    condition = "target.id = source.id AND target.v = source.v + 0"
+    table.run(plan_merge, source=source, condition=condition, clauses=[when_matched_update({"name": "source.name"})])
+    assert sum(parts) == 40 * 30 + 10
+    assert max(parts) <= 80
+    changed = sorted((row[0], row[1]) for row in table.rows() if row[2] == "b")
+    assert changed == [*((1, v) for v in range(30)), (2, 5)]
 
 
 @pytest.mark.parametrize(("others", "conflicts"), [([7], False), ([5], True)], ids=["other keys", "the same key"])

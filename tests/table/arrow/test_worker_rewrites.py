@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +17,6 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.table.arrow.rewrite import optimize
 from airflow_delta.table.arrow.rewrite.run import run_in_worker
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.optimize.reorg import plan_reorg
@@ -136,17 +134,6 @@ def test_the_record_of_a_compaction_says_where_each_row_is(table: WorkerTable) -
     assert ids(table) == sorted(set(range(300)) - {0, 40, 150, 151, 160, 299})
 
 
-@pytest.mark.parametrize("order", [{"z_order_by": ["id"]}, {}], ids=["zorder", "clustered"])
-def test_rows_are_ordered_on_spark(table: WorkerTable, order: dict[str, Any]) -> None:
-    from airflow_delta.table.stage.plan_create import plan_create
-
-    table.run(plan_create, schema="id BIGINT", cluster_by=[] if order else ["id"])
-    for first in (0, 10):
-        table.write(pa.table({"id": range(first, first + 10)}))
-    with pytest.raises(DeltaUnsupportedOperationException, match=r'is to be ordered by id. Use engine="spark"'):
-        table.run(plan_optimize, **order)
-
-
 def test_what_only_spark_decides_is_refused_before_anything_is_written(table: WorkerTable) -> None:
     create(table, IDS, column("name", "string"))
     table.write(pa.table({"id": [1], "name": ["a"]}))
@@ -223,4 +210,4 @@ def test_operations_of_spark_alone(table: WorkerTable) -> None:
     with pytest.raises(StagingException, match="Only Spark does CONVERT"):
         run_in_worker(table.log(), dataclasses.replace(request, operation="CONVERT"))
     with pytest.raises(StagingException, match="without files"):
-        optimize.run(table.log(), dataclasses.replace(request, operation="OPTIMIZE", rewrite=None))
+        run_in_worker(table.log(), dataclasses.replace(request, operation="OPTIMIZE", rewrite=None))

@@ -10,6 +10,7 @@ import uuid
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -88,7 +89,7 @@ def _stored_type(data_type: DataType, mapped: bool) -> pa.DataType:
 
 @dataclass(eq=False, slots=True)
 class _Partition:
-    """Rows of one partition: those not written yet, and the file that is being written.
+    """Rows of one partition, or of one part of it: those not written yet, and the file that is being written.
 
     :ivar has_nan: whether rows not written yet may have NaN.
     :ivar unbounded: columns of which the file has no statistics.
@@ -96,6 +97,7 @@ class _Partition:
     """
 
     directory: str
+    part: int
     batches: list[pa.RecordBatch] = field(default_factory=list)
     num_bytes: int = 0
     has_nan: bool = False
@@ -127,7 +129,7 @@ class RowWriter:
     :param compression: codec of Parquet.
     :param most_rows: rows of a file at most; ``None`` for any number.
     :param file_bytes: size from which on a file is finished; ``None``: each partition becomes one file.
-    :param unbounded: columns of which no file has statistics, as in Parquet. Others with NaN begin a new file.
+    :param unbounded: for each part, columns of which no file has statistics, as in Parquet. Others with NaN begin a new file.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ class RowWriter:
         compression: str,
         most_rows: int | None,
         file_bytes: int | None = FILE_BYTES,
-        unbounded: frozenset[str] = frozenset(),
+        unbounded: Sequence[frozenset[str]] = (frozenset(),),
     ) -> None:
         self._store = store
         self._directory = directory
@@ -164,7 +166,7 @@ class RowWriter:
         self._most_rows = most_rows
         self._file_bytes = file_bytes
         self._unbounded = unbounded
-        self._open: dict[str, _Partition] = {}
+        self._open: dict[tuple[str, int], _Partition] = {}
         self._buffered = 0
         self._uncopied = 0
         self._closing = False
@@ -173,15 +175,16 @@ class RowWriter:
         self.files: list[WrittenFile] = []
         self.footers: dict[tuple[str, int], pq.FileMetaData] = {}
 
-    def write(self, batch: pa.RecordBatch, directory: str | None = None) -> None:
+    def write(self, batch: pa.RecordBatch, directory: str | None = None, parts: pa.Array | None = None) -> None:
         """Take rows.
 
         :param directory: of the partition that all of them are in; ``None``: their values decide.
+        :param parts: for each row, which of several files of this directory it goes to, from 0 on.
         """
         stored = self._stored_rows(batch)
         has_nan = bool(columns_with_nan(stored))  # once for all partitions: most rows have none
-        for name, rows in self._split(batch, stored) if directory is None else [(directory, stored)]:
-            found = self._open.setdefault(name, _Partition(name))
+        for key, rows in self._split(batch, stored, directory, parts):
+            found = self._open.setdefault(key, _Partition(*key))
             num_bytes = rows.nbytes
             found.batches.append(rows)
             found.has_nan |= has_nan
@@ -228,26 +231,35 @@ class RowWriter:
     def discard(self) -> None:
         """Close the unfinished files, which have no name yet."""
         for partition in self._open.values():
+            if partition.writer is not None:
+                with suppress(Exception):  # it would end its file when it is collected, which is then closed
+                    partition.writer.close()
             if partition.file is not None:
                 partition.file.close()
         self._open.clear()
 
     # -- partitions -----------------------------------------------------------------------------------------------------------
 
-    def _split(self, batch: pa.RecordBatch, stored: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield directory and data columns of the rows of each partition.
+    def _split(
+        self, batch: pa.RecordBatch, stored: pa.RecordBatch, directory: str | None, parts: pa.Array | None
+    ) -> Iterator[tuple[tuple[str, int], pa.RecordBatch]]:
+        """Yield directory, part, and data columns of the rows of each partition.
 
         :param stored: the data columns of all rows.
         """
-        if not self._partitions:
-            yield "", stored
+        if directory is not None and parts is not None:
+            for part, rows in _by_code(stored, parts, sliced=False):
+                yield (directory, part), rows
+            return
+        if directory is not None or not self._partitions:
+            yield (directory or "", 0), stored
             return
         sliced = self._uncopied + (size := stored.nbytes) <= UNCOPIED_BYTES
         if sliced:
             self._uncopied += size
         for texts, rows in _groups(batch, self._partitions, stored, sliced=sliced):
             values = dict(zip(self._keys, texts, strict=True))
-            yield partition_directory(values, self._keys), rows
+            yield (partition_directory(values, self._keys), 0), rows
 
     def _stored_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         convert = self._convert
@@ -265,12 +277,12 @@ class RowWriter:
         rows = pa.Table.from_batches(partition.batches, self._stored)
         with self._counting:
             self._buffered -= partition.num_bytes
-        has_nan, num_bytes = partition.has_nan, partition.num_bytes
+        has_nan, num_bytes, fixed = partition.has_nan, partition.num_bytes, self._unbounded[partition.part]
         partition.batches, partition.num_bytes, partition.has_nan = [], 0, False
         while rows.num_rows:
             room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
             part = rows.slice(0, room)
-            unbounded = self._unbounded | columns_with_nan(part) if has_nan else self._unbounded
+            unbounded = fixed | columns_with_nan(part) if has_nan else fixed
             self._file(partition, unbounded, part, num_bytes).write_table(part, ROW_GROUP_ROWS)
             partition.rows += part.num_rows
             if partition.unbounded:

@@ -85,6 +85,11 @@ class SparkRunner(TaskSession, RunnerParameters):
         submission.forget()  # whoever clears this task from here on wants the work to run again
         return found
 
+    def has_submitted(self, log: DeltaLog, request: StageRequest) -> bool:
+        """Return whether an earlier try of this task has submitted this work for the same transaction."""
+        store = state_store() if self.submits else None
+        return store is not None and self._prepared(log, request, store).is_noted
+
     def run(
         self, log: DeltaLog, request: StageRequest, source: Source | None = None, secrets: Secrets | None = None
     ) -> StageReport:

@@ -65,6 +65,11 @@ class SparkSubmission:
     _submitted: bool = field(init=False, default=False)
     _resumed: bool = field(init=False, default=False)
 
+    @property
+    def is_noted(self) -> bool:
+        """Whether an earlier try has noted an application for the same transaction, with the same inputs."""
+        return noted_directory(self.store, self.request.transaction_id, inputs_of(self.inputs)) is not None
+
     def taken_over(self) -> tuple[StageRequest, StageReport] | None:
         """Return what the application of an earlier try has staged, if Airflow does not track that application.
 

@@ -41,6 +41,7 @@ from airflow_delta.table.read.row_filter import selected
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.table.arrow.rewrite.memory import MemoryBound
 
 Write = Callable[["ScanFile | None", "pa.RecordBatch"], None]
 """Takes rows, and the file in whose partition they stay, as the log spells it; without one, their values decide."""
@@ -53,7 +54,7 @@ class WorkerRewrite:
     :ivar files: files with deleted or changed rows, and how many; the commit removes them or marks their rows.
     """
 
-    def __init__(self, log: DeltaLog, request: StageRequest) -> None:
+    def __init__(self, log: DeltaLog, request: StageRequest, memory: MemoryBound) -> None:
         if request.rewrite is None or request.schema_string is None:
             raise StagingException(f"{request.operation} of stage {request.stage} was planned without files to read")
         if not request.deletion_vectors:
@@ -61,7 +62,7 @@ class WorkerRewrite:
         self.log = log
         self.request = request
         self.plan: ScanPlan = request.rewrite
-        self.reader = PlanReader(log, self.plan, RewriteArguments.of(request).row_ids)
+        self.reader = PlanReader(log, self.plan, RewriteArguments.of(request).row_ids, memory)
         self.target: StructType = self.reader.schema
         self.run = uuid.uuid4().hex[:8]
         self.files: dict[str, int] = {}

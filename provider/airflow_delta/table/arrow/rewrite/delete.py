@@ -9,11 +9,12 @@ from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
 if TYPE_CHECKING:
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.arrow.rewrite.memory import MemoryBound
 
 
-def run(log: DeltaLog, request: StageRequest) -> StageReport:
+def run(log: DeltaLog, request: StageRequest, memory: MemoryBound) -> StageReport:
     """Delete the rows that ``request.predicate`` selects, all rows without one."""
-    work = WorkerRewrite(log, request)
+    work = WorkerRewrite(log, request, memory)
     touched = work.marked() if request.deletion_vectors else work.touched()
     work.lap("scanTimeMs")
     kept = work.partly(touched)

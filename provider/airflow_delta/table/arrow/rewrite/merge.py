@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.arrow.rewrite.attempt import Write
+    from airflow_delta.table.arrow.rewrite.memory import MemoryBound
 
 
-def run(log: DeltaLog, request: StageRequest, source_rows: Any) -> StageReport:
+def run(log: DeltaLog, request: StageRequest, memory: MemoryBound, source_rows: Any) -> StageReport:
     """Merge the rows of a source into the table.
 
     :param source_rows: a pyarrow Table or RecordBatchReader, a pandas or Polars frame, or another Arrow stream.
@@ -41,10 +42,10 @@ def run(log: DeltaLog, request: StageRequest, source_rows: Any) -> StageReport:
     if arguments.history is not None:
         raise needs_spark(request, "keeps every version of a row")
     check_no_variants(request)
-    source = SourceRows(source_rows, request)
-    work = WorkerRewrite(log, request)
+    source = SourceRows(source_rows, request, memory)
+    work = WorkerRewrite(log, request, memory)
     clauses = RowClauses(work, source, arguments)
-    pairs = MergePairs(work, source, clauses, arguments)
+    pairs = MergePairs(work, source, clauses, arguments, memory)
     work.lap("materializeSourceTimeMs")
     return _Merge(work, source, clauses, pairs, arguments).run()
 

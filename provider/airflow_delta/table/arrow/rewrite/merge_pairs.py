@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.schema.types import type_to_json
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.arrow.rewrite.hash_join import pairs_with
+from airflow_delta.table.arrow.rewrite.hash_join import pairs_with, rows_by_key
 from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, TARGET, RowClauses
 from airflow_delta.table.arrow.rewrite.new_values import decided
 from airflow_delta.table.arrow.rewrite.read_plan import ROW
@@ -34,12 +35,19 @@ if TYPE_CHECKING:
     from airflow_delta.contract.merge import ComparedColumns
     from airflow_delta.contract.payloads import Json, ScanFile
     from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
+    from airflow_delta.table.arrow.rewrite.memory import MemoryBound
     from airflow_delta.table.arrow.rewrite.merge_source import SourceRows
 
 _SAME = ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
 """Types whose values are equal if their bytes are; floating-point numbers are not among them."""
 
 _CHUNK_ROWS = 1 << 20
+
+_TIMES_KEPT = 4
+"""How many times the pairs are in memory while they are sorted, counted and taken apart by file."""
+
+_CHUNK_PAIRS = 1 << 22
+"""Pairs of equal keys that are looked at together."""
 
 PAIRS = pa.schema([("file", pa.int32()), ("row", pa.int64()), ("source", pa.int64()), ("clause", pa.int8())])
 """A pair of rows that match, or a row of the table that none matches and a clause applies to: its file in the plan, its position
@@ -68,8 +76,10 @@ class MergePairs:
     :raises DeltaUnsupportedOperationException: if the condition compares no columns in a way that is joined by here.
     """
 
-    def __init__(self, work: WorkerRewrite, source: SourceRows, clauses: RowClauses, arguments: MergeArguments) -> None:
-        self._work, self._source, self._clauses = work, source, clauses
+    def __init__(
+        self, work: WorkerRewrite, source: SourceRows, clauses: RowClauses, arguments: MergeArguments, memory: MemoryBound
+    ) -> None:
+        self._work, self._source, self._clauses, self._memory = work, source, clauses, memory
         why = f"is merged ON {arguments.condition}"
         self._condition = decided(arguments.condition, clauses.both, work.request, why)
         self._matched, self._by_source = clauses.of(MATCHED), clauses.of(NOT_MATCHED_BY_SOURCE)
@@ -79,18 +89,29 @@ class MergePairs:
         if not self._joined:
             raise needs_spark(work.request, f"{why}, which asks for no equal columns that are joined by here")
         self._source_keys = self._key_table({key.field["name"]: key.values for key in self._joined}, "source")
+        self._names = [name for name in self._source_keys.schema.names if name != "source"]
+        self._alike = rows_by_key(self._source_keys, self._names)
         needed = {*self._condition.columns, *clauses.columns([*self._matched, *self._by_source])}
         self._of_target = [name.removeprefix(TARGET) for name in sorted(needed) if name.startswith(TARGET)]
         self._of_source = [name.removeprefix(SOURCE) for name in sorted(needed) if name.startswith(SOURCE)]
         self._read = sorted({*self._of_target, *(str(key.field["name"]) for key in self._joined)})
 
     def find(self) -> pa.Table:
-        """Return the pairs (:data:`PAIRS`), in the order of files and rows."""
+        """Return the pairs (:data:`PAIRS`), in the order of files and rows.
+
+        :raises DeltaUnsupportedOperationException: if they take more memory than they may.
+        """
         files = list(self._work.plan.files) if self._by_source else self._possible_files()
         positions = {file.path: number for number, file in enumerate(self._work.plan.files)}
         found: list[pa.Table] = []
+        size = self._source.rows.nbytes
         for chunk in self._chunks(files, positions):
-            found += self._pairs(chunk)
+            for pairs in chain.from_iterable(map(self._pairs, self._parts(chunk))):
+                found.append(pairs)
+                size += _TIMES_KEPT * pairs.nbytes
+                count = sum(pairs.num_rows for pairs in found)
+                what = f"A MERGE of {self._source.rows.num_rows:,} rows (with {count:,} rows of the table so far)"
+                self._memory.check(size, what, known=False)
         pairs = pa.concat_tables(found) if found else PAIRS.empty_table()
         order = [(name, "ascending") for name in ("file", "row", "source")]
         return pairs.take(pc.sort_indices(pairs, sort_keys=order)).combine_chunks()
@@ -164,10 +185,26 @@ class MergePairs:
         if waiting:
             yield _joined(waiting)
 
+    def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield rows in parts whose keys meet in few enough pairs: many equal keys on both sides would fill all memory."""
+        most = pc.max(self._alike.column("count")).as_py() or 0
+        if most * rows.num_rows <= _CHUNK_PAIRS:
+            yield rows
+            return
+        met = pairs_with(self._target_keys(rows), self._alike, self._names, ("target", "count"))
+        counts = met.take(pc.sort_indices(met, sort_keys=[("target", "ascending")]))
+        total = pc.cumulative_sum(counts.column("count").combine_chunks())
+        part = pc.divide(pc.subtract(total, scalar(1)), scalar(_CHUNK_PAIRS))
+        first = pc.index_in(pc.unique(part), value_set=part)
+        starts = [0, *counts.column("target").take(first).to_pylist()[1:], rows.num_rows]
+        for start, end in pairwise(starts):
+            yield rows.slice(start, end - start)
+
+    def _target_keys(self, rows: pa.RecordBatch) -> pa.Table:
+        return self._key_table({name: rows.column(name) for name in {str(key.field["name"]) for key in self._joined}}, "target")
+
     def _pairs(self, rows: pa.RecordBatch) -> Iterator[pa.Table]:
-        keys = self._key_table({name: rows.column(name) for name in {str(key.field["name"]) for key in self._joined}}, "target")
-        names = [name for name in keys.schema.names if name != "target"]
-        candidates = pairs_with(keys, self._source_keys, names, ("target", "source"))
+        candidates = pairs_with(self._target_keys(rows), self._source_keys, self._names, ("target", "source"))
         target, source = _indices(candidates.column("target")), _indices(candidates.column("source"))
         both = self.both(rows.select(self._of_target).take(target), source, self._of_source)
         match = self._condition.true(both)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ import pyarrow.compute as pc
 from airflow_delta.contract.casts import DIGITS
 from airflow_delta.contract.key_values import MAX_CHARACTERS, MAX_ROWS, MAX_TEXT, KeyValues, same_exact_type
 from airflow_delta.contract.merge_columns import check_source_names
-from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.arrow.values import to_pylist
 from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, struct_of
 from airflow_delta.table.arrow.align import aligned, to_table_type
@@ -23,6 +21,7 @@ from airflow_delta.table.arrow.source import source_of
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import Json
     from airflow_delta.contract.request import StageRequest
+    from airflow_delta.table.arrow.rewrite.memory import MemoryBound
 
 
 class SourceRows:
@@ -31,11 +30,13 @@ class SourceRows:
     :param rows: a pyarrow Table or RecordBatchReader, a pandas or Polars frame, or another Arrow stream.
     :ivar schema: of the source, in JSON form.
     :ivar rows: in one batch.
-    :raises DeltaIllegalArgumentException: if they are more than memory may take.
+    :raises DeltaUnsupportedOperationException: if they take more memory than they may.
     """
 
-    def __init__(self, rows: Any, request: StageRequest) -> None:
+    def __init__(self, rows: Any, request: StageRequest, memory: MemoryBound) -> None:
         whose = f"The source of {request.task_id!r}"
+        if isinstance(rows, pa.Table | pa.RecordBatch):
+            memory.check(rows.nbytes, f"{whose} ({rows.num_rows:,} rows)")
         source = source_of(rows, whose=whose)
         self.schema: Json = data_schema(source.schema, whose=whose)
         check_source_names(request, self.schema)
@@ -47,7 +48,7 @@ class SourceRows:
         ]
         out = pa.schema([pa.field(field.name, kind) for field, kind in types])
         batches: list[pa.RecordBatch] = []
-        left, most = memory_bound(), memory_bound()
+        size = 0
         count = 0
         for batch in source:
             columns = [
@@ -56,20 +57,10 @@ class SourceRows:
             ]
             batches.append(pa.RecordBatch.from_arrays(columns, schema=out))
             count += batch.num_rows
-            left -= batches[-1].nbytes
-            if left < 0:
-                raise request.error(
-                    DeltaIllegalArgumentException,
-                    f"{whose} has more than {most >> 20:,} MiB of rows ({count:,} rows already), a quarter of this machine's "
-                    'memory. Merge it in parts, or use engine="spark". Nothing was written.',
-                )
+            size += batches[-1].nbytes
+            memory.check(size, f"{whose} ({count:,} rows, and maybe more)", known=False)
         table = pa.Table.from_batches(batches, out).combine_chunks()
         self.rows: pa.RecordBatch = table.to_batches()[0] if table.num_rows else _no_rows(out)
-
-
-def memory_bound() -> int:
-    """Return how many bytes of rows may be in memory: a quarter of the machine's."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
 def reported_keys(keys: Sequence[tuple[Json, Json, bool, pa.Array]]) -> KeyValues | None:

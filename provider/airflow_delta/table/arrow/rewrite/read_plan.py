@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -28,12 +27,16 @@ if TYPE_CHECKING:
     from airflow_delta.contract.arguments import RowIds
     from airflow_delta.log.data_files.group_rows import DataRowGroup, RowSelection
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.arrow.rewrite.memory import MemoryBound
 
 ROW = "__airflow_delta_row"
 """Column with the position of a row in its file."""
 
 _BYTES_WAITING = 64 << 20
 _GROUPS_WAITING = 16
+
+_BYTES_PER_WORD = 64
+"""Of a deletion vector, while its words are brought into place."""
 
 
 class RowsOfFile(NamedTuple):
@@ -47,9 +50,10 @@ class PlanReader:
     """Reads the files of a plan.
 
     :param ids: columns of row ids, to be read as well; ``None`` if the rows have none to keep.
+    :raises DeltaUnsupportedOperationException: if the deletion vectors of the files take more memory than they may.
     """
 
-    def __init__(self, log: DeltaLog, plan: ScanPlan, ids: RowIds | None) -> None:
+    def __init__(self, log: DeltaLog, plan: ScanPlan, ids: RowIds | None, memory: MemoryBound) -> None:
         self._log = log
         self._plan = plan
         self._ids = ids
@@ -59,6 +63,7 @@ class PlanReader:
         self.stored = StructType((*self.schema, *own))
         first = () if ids is None else zip(ids.base, ids.version, strict=True)
         self._first = dict(zip((file.path for file in plan.files), first, strict=False))
+        self._marked_elsewhere = {} if plan.deleted_rows is None else self._read_marked(plan.deleted_rows, memory)
 
     def columns(self, columns: Sequence[str], files: Sequence[ScanFile], selection: RowSelection | None) -> Iterator[RowsOfFile]:
         """Yield some columns of the rows of files, and :data:`ROW`.
@@ -134,12 +139,13 @@ class PlanReader:
             )
         return rows
 
-    @cached_property
-    def _marked_elsewhere(self) -> dict[int, BitMap64]:
-        """Marked rows that do not fit into the plan, by number of the vector."""
-        if self._plan.deleted_rows is None:
-            return {}
-        words = pq.ParquetFile(pa.BufferReader(self._log.store.read(self._plan.deleted_rows))).read()
+    def _read_marked(self, path: str, memory: MemoryBound) -> dict[int, BitMap64]:
+        """Return marked rows that do not fit into the plan, by number of the vector."""
+        file = pq.ParquetFile(pa.BufferReader(self._log.store.read(path)))
+        num_words = file.metadata.num_rows
+        what = f"What is deleted of {self._plan.table} by deletion vectors ({num_words:,} words of 64 rows)"
+        memory.check(num_words * _BYTES_PER_WORD, what)
+        words = file.read()
         vector = pc.shift_right(words.column("key"), scalar(WORD_BITS))
         number = pc.bit_wise_and(words.column("key"), scalar((1 << WORD_BITS) - 1))
         by_vector = pa.table([vector, number, words.column("word")], names=["vector", NUMBER, WORD])

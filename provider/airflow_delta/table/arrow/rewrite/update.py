@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import ScanFile
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.arrow.rewrite.memory import MemoryBound
 
 
-def run(log: DeltaLog, request: StageRequest) -> StageReport:
+def run(log: DeltaLog, request: StageRequest, memory: MemoryBound) -> StageReport:
     """Set columns in the rows that ``request.predicate`` selects, in all rows without one."""
     check_no_variants(request)
-    work = WorkerRewrite(log, request)
+    work = WorkerRewrite(log, request, memory)
     new = _NewRows(work)
     touched = work.marked() if request.deletion_vectors else work.touched()
     work.lap("scanTimeMs")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.byte_sizes import bytes_of
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.log.features.stats_columns import indexed_leaves, parse_column_list
 from airflow_delta.log.schema.suggestions import known_names
@@ -51,14 +51,14 @@ def target_file_size(table: TableDefinition) -> int | None:
     text = table.configuration.get("delta.targetFileSize")
     if text is None:
         return None
-    match = re.fullmatch(r"(\d{1,19})\s*+([kmgt]?)i?b?", text.strip().lower(), re.ASCII)
-    if match is None or int(match[1]) < 1:
+    size = bytes_of(text)
+    if size is None:
         raise table.error(
             DeltaIllegalArgumentException,
             f"delta.targetFileSize of table {table.table} is {text!r}, expected bytes or a size such as 128mb. Correct "
             "it, or give max_file_size.",
         )
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
+    return size
 
 
 def z_order_columns(view: TransactionView, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
