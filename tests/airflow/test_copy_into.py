@@ -179,6 +179,7 @@ class TestWhatIsRefused:
             ({"modified_after": "None"}, "must be an ISO time"),
             ({"format": "xml"}, "format"),
             ({"engine": "duckdb"}, "engine"),
+            ({"engine": "auto"}, "engine"),
             ({"source": "s3://user:secret@raw/x"}, "credentials"),
             ({"expected_schema": "id INT"}, "goes with schema_policy='strict'"),
             ({"schema_policy": "strict", "merge_schema": True}, "merge_schema would change it"),

@@ -56,6 +56,8 @@ def test_the_tasks_and_what_they_wait_for(dag):
         ((DeltaTruncateOperator, {}), "whose work is not done by an application"),
         ((DeltaStageFilesOperator, {"path": "x"}), "whose work is not done by an application"),
         ((EmptyOperator, {}), "no operator that stages something"),
+        ((DeltaDeleteOperator, {"predicate": "a", "engine": "arrow"}), "whose work is not done by an application"),
+        ((DeltaDeleteOperator, {"predicate": "a", "engine": "auto"}), "whose work is not done by an application"),
         ((DeltaDeleteOperator, {"predicate": "a", "spark_submit": {}}), "given spark_submit, but the Spark work"),
         ((DeltaMergeOperator, {"condition": "a", "source": lambda spark: spark}), "a function as source"),
         ((DeltaScd2MergeOperator, {"source": print, "keys": "id", "effective_at": "at"}), "a function as source"),

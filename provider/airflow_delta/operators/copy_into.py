@@ -21,7 +21,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.tasks.declared import parameter
-from airflow_delta.tasks.engines import ENGINES
+from airflow_delta.tasks.engines import ARROW, SPARK
 from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
@@ -91,7 +91,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator, SessionParameters):
     modified_after: str | datetime | None = parameter(default=None, templated=True)
     assume_new: bool = parameter(default=False, kind=TRUTH)
     skip_if_none: bool = parameter(default=False, kind=TRUTH)
-    engine: str = parameter(default="spark", choices=ENGINES)
+    engine: str = parameter(default=SPARK, choices=(SPARK, ARROW))
     source_conn_id: str | None = parameter(default=None, templated=True)
     merge_schema: Taken[bool | str, bool] = parameter(default=False, templated=True, kind=TRUTH)
     schema_policy: str = parameter(default=ENFORCE, choices=SCHEMA_POLICIES)

@@ -141,7 +141,7 @@ def check_job(operator_class: Any, given: Any, *, whose: str) -> None:
     why = operator_class.by_job
     if isinstance(why, str):
         raise DeltaIllegalArgumentException(f"{whose} is given {operator_class.__name__}, which {why}.")
-    if why is None or given.get("engine") == "arrow":
+    if why is None or given.get("engine") in ("arrow", "auto"):
         raise DeltaIllegalArgumentException(
             f"{whose} is given {operator_class.__name__}, whose work is not done by an application. Use it without delta_job."
         )
