@@ -2,9 +2,9 @@
 
 All work on rows is done by the worker (`engine="arrow"`): it needs neither Spark nor Java, and no extra of the provider.
 
-The first transaction publishes the orders of a day once they are checked. Then corrections are merged, cancelled orders deleted and
-the files of the three commits joined into one: each task is a transaction of its own. Whatever is retried, cleared or run again for
-the same day, the table has the same rows.
+The first transaction publishes the orders of a day once they are checked. Then corrections are merged, cancelled orders deleted
+and the files of the three commits joined into one: each task is a transaction of its own. Whatever is retried, cleared or run
+again for the same day, the table has the same rows.
 """
 
 import os

@@ -31,7 +31,23 @@ def test_plain(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "NULL", "current_date", "rand()", "a -- b", "a /* b */", "a--1", "a b", "'a' 'b'", r"'\''", "a +", "(a)", "a;", "DATE"],
+    [
+        "",
+        " ",
+        "NULL",
+        "current_date",
+        "rand()",
+        "a -- b",
+        "a /* b */",
+        "a--1",
+        "a b",
+        "'a' 'b'",
+        r"'\''",
+        "a +",
+        "(a)",
+        "a;",
+        "DATE",
+    ],
 )
 def test_for_the_parser(text: str) -> None:
     assert not is_plain(text)
@@ -42,7 +58,9 @@ def test_the_parser_agrees(seed: int) -> None:
     draw = random.Random(seed)
     found = 0
     for _ in range(3_000):
-        text = draw.choice(["", " "]).join(draw.choice(PARTS[:21] if draw.random() < 0.7 else PARTS) for _ in range(draw.randint(1, 5)))
+        text = draw.choice(["", " "]).join(
+            draw.choice(PARTS[:21] if draw.random() < 0.7 else PARTS) for _ in range(draw.randint(1, 5))
+        )
         if not is_plain(text):
             continue
         found += 1
@@ -57,7 +75,9 @@ def test_the_parser_agrees(seed: int) -> None:
 def test_no_word_with_a_meaning_is_taken_for_a_column(form: str) -> None:
     dialect = Dialect.get_or_raise("spark")
     words = {word for word in dialect.tokenizer_class.KEYWORDS if word.isidentifier()}
-    words |= {token.name for token in dialect.parser_class.NO_PAREN_FUNCTIONS} | set(dialect.parser_class.NO_PAREN_FUNCTION_PARSERS)
+    words |= {token.name for token in dialect.parser_class.NO_PAREN_FUNCTIONS} | set(
+        dialect.parser_class.NO_PAREN_FUNCTION_PARSERS
+    )
     texts = [form.format(word) for word in sorted(words)]
     plain = [text for text in texts if is_plain(text)]
     assert len(plain) > 20

@@ -43,7 +43,7 @@ def with_dictionaries(rows: pa.Table, leaves: Sequence[str], group_rows: int) ->
 
 def _are_distinct(values: pa.ChunkedArray, share: float) -> bool:
     """Return whether values hardly repeat; those of lists, maps and structs are not looked at, nor are few values."""
-    known = len(values) - values.null_count
+    known: int = len(values) - values.null_count
     if pa.types.is_nested(values.type) or known < _PART_ROWS:
         return False
     distinct: int = kernels.count_distinct(values, mode="only_valid").as_py()
