@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,32 +63,38 @@ def source(table: str) -> Any:
 # -- one operation, in a process of its own ----------------------------------------------------------------------------------------
 
 
-def by_worker(table: str, work: str, where: str | None, spark: Any = None) -> None:
-    from functools import partial
+def plan_of(work: str, where: str | None) -> Callable[[Any], Any]:
+    """Return the function that plans an operation; what another one needs is not imported, as in its task."""
+    if work == "delete":
+        from airflow_delta.table.operations.rewrite.delete import plan_delete
 
-    from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
+        return partial(plan_delete, predicate=where)
+    if work == "update":
+        from airflow_delta.table.operations.rewrite.update import plan_update
+
+        return partial(plan_update, set={"value": "value + 1"}, predicate=where)
+    if work == "merge":
+        from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
+        from airflow_delta.table.operations.merge.plan import plan_merge
+
+        clauses = [when_matched_update(), when_not_matched_insert()]
+        return partial(plan_merge, condition="target.id = source.id", clauses=clauses)
+    from airflow_delta.table.operations.optimize.plan import plan_optimize
+
+    return plan_optimize
+
+
+def by_worker(table: str, work: str, where: str | None, spark: Any = None) -> None:
     from airflow_delta.contract.staging_directory import new_attempt
     from airflow_delta.log import DeltaLog
     from airflow_delta.table.commit.publish import publish
-    from airflow_delta.table.operations.merge.plan import plan_merge
-    from airflow_delta.table.operations.optimize.plan import plan_optimize
-    from airflow_delta.table.operations.rewrite.delete import plan_delete
-    from airflow_delta.table.operations.rewrite.update import plan_update
     from airflow_delta.table.stage.stage_view import open_stage
     from airflow_delta.table.start.begin import begin
 
-    plans = {
-        "delete": partial(plan_delete, predicate=where),
-        "update": partial(plan_update, set={"value": "value + 1"}, predicate=where),
-        "merge": partial(
-            plan_merge, condition="target.id = source.id", clauses=[when_matched_update(), when_not_matched_insert()]
-        ),
-        "optimize": plan_optimize,
-    }
     log = DeltaLog.for_table(table)
     handle = begin(log, transaction_key="benchmark")
     stage = open_stage(log, handle, task_id="stage", attempt=new_attempt())
-    planned = plans[work](stage)
+    planned = plan_of(work, where)(stage)
     if spark is None:
         from airflow_delta.table.arrow.rewrite.run import run_in_worker
 

@@ -51,16 +51,21 @@ print("java", "pyspark" in sys.modules, [child.name() for child in psutil.Proces
 """
 
 
+def run_without_spark(file: Path, *dags: str) -> None:
+    """Run Dags of a file one after the other, for one date, where there is no Java, and PySpark cannot be imported."""
+    path = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if not shutil.which("java", path=folder))
+    env = {**os.environ, "PATH": path, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
+    env.pop("JAVA_HOME", None)
+    code = [sys.executable, "-c", WITHOUT_SPARK, str(file), *dags]
+    done = subprocess.run(code, env=env, capture_output=True, text=True, check=False, timeout=300)
+    ended = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("ended ")]
+    assert ended == [[dag_id, "success"] for dag_id in dags], done.stdout[-3000:] + done.stderr[-3000:]
+    assert "java False []" in done.stdout
+
+
 @pytest.mark.airflow
 def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_dag):
-    path = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if not shutil.which("java", path=folder))
-    env = {**os.environ, "JAVA_HOME": "", "PATH": path, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
-    dags = ("arrow_stages", "arrow_reads", "arrow_changes")
-    code = [sys.executable, "-c", WITHOUT_SPARK, str(HERE / "dags/arrow_dags.py"), *dags]
-    done = subprocess.run(code, env=env, capture_output=True, text=True, check=False, timeout=300)
-    for dag_id in dags:
-        assert f"ended {dag_id} success" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "java False []" in done.stdout
+    run_without_spark(HERE / "dags/arrow_dags.py", "arrow_stages", "arrow_reads", "arrow_changes")
     rows = sorted((row["id"], row["part"]) for row in readers.rows(f"{tables}/arrow_stages"))
     assert rows == [(2, "a"), (2, "b"), (10, "c"), (10, "d")]
     changed = sorted((row["id"], row["part"]) for row in readers.rows(f"{tables}/arrow_changes"))
@@ -69,6 +74,24 @@ def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_d
 
     failed = run_dag("arrow_wrong")
     assert (failed.state, failed.state_of("txn.wrong"), failed.tries_of("txn.wrong")) == ("failed", "failed", 1)
+
+
+@pytest.mark.airflow
+def test_the_example_without_spark_is_the_same_when_it_runs_again(airflow_database, tables):
+    file = HERE.parents[1] / "dags_examples" / "delta_without_spark.py"
+    table = f"{tables}/small_orders"
+    cents = {f"2026-01-01/{number}": 100 * number for number in range(100) if number % 10 != 9}
+    cents |= {"2026-01-01/1": 150, "2026-01-01/100": 7}
+    for _ in range(2):
+        run_without_spark(file, "delta_without_spark")
+        rows = readers.rows(table)
+        assert len(rows) == 91
+        assert {row["id"]: row["cents"] for row in rows} == cents
+        assert {row["state"] for row in rows} == {"paid"}
+        assert len(readers.files(table)) == 1
+    operations = [commit["operation"] for commit in deltalake.DeltaTable(table).history()]
+    assert operations[::-1][:4] == ["WRITE", "MERGE", "DELETE", "OPTIMIZE"]
+    assert operations.count("WRITE") == 1
 
 
 @pytest.mark.airflow

@@ -39,6 +39,7 @@ def names(*paths, number=0):
         ("provider/airflow_delta/log/snapshot.py", {"delta-spark", "slow", "lowest", "faults"}),
         ("provider/airflow_delta/ui/data.py", {"installed", "pages", "slow"}),
         ("docs/quick-start.md", {"installed"}),
+        ("docs/quick-start-without-java.md", {"installed"}),
         ("provider/airflow_delta/operators/sql.py", {"slow", "lowest", "scenarios", "clusters"}),
         ("tests/stores/faults.py", {"stores", "clusters"}),
         ("docs/faq.md", set()),

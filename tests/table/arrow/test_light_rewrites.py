@@ -60,3 +60,34 @@ def test_nothing_heavy_is_imported(tmp_path: Path, work: str) -> None:
     command = [sys.executable, "-c", PROGRAM, table.uri, work]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.stdout.split() == ["3"], done.stdout + done.stderr
+
+
+PLAIN = """
+import sys
+from airflow_delta.log import DeltaLog
+from airflow_delta.table.arrow.rewrite.run import run_in_worker
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.start.begin import begin
+
+log = DeltaLog.for_table(sys.argv[1])
+for number, plan in enumerate([
+    lambda stage: plan_delete(stage, predicate="id = 1"),
+    lambda stage: plan_update(stage, set={"name": "'x'", "id": "id * 2 - 1"}, predicate="id > 1"),
+]):
+    handle = begin(log, transaction_key=str(number))
+    planned = plan(open_stage(log, handle, task_id="stage", attempt="1"))
+    publish(log, handle, [planned.collect(planned.request, run_in_worker(log, planned.request))], attempt="1")
+print(log.update().version, "sqlglot" in sys.modules)
+"""
+
+
+def test_plain_conditions_and_values_need_no_parser_of_sql(tmp_path: Path) -> None:
+    table = WorkerTable(tmp_path / "table")
+    create(table, column("id", "long"), column("name", "string"))
+    table.write(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}))
+    done = subprocess.run([sys.executable, "-c", PLAIN, table.uri], capture_output=True, text=True, timeout=240, check=False)
+    assert done.stdout.split() == ["3", "False"], done.stdout + done.stderr
+    assert table.rows() == [(3, "x"), (5, "x")]

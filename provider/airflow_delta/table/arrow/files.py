@@ -40,6 +40,7 @@ from airflow_delta.log.schema.types import (
 )
 from airflow_delta.log.statistics.nan_note import nan_note
 from airflow_delta.table.arrow.align import Convert, to_table_type
+from airflow_delta.table.arrow.dictionaries import FEW_ROWS, with_dictionaries
 from airflow_delta.table.arrow.nan_columns import columns_with_nan, count_nulls, leaf_columns
 
 if TYPE_CHECKING:
@@ -54,9 +55,6 @@ FILE_BYTES = 128 << 20
 OPEN_FILES = 64
 UNCOPIED_BYTES = 32 << 20
 """Rows that one writer may keep in memory longer than they are needed, since other rows of their batch are."""
-
-DICTIONARY_ROWS = 16
-"""Rows up to which a small file has no dictionaries: they take longer than the values, and hardly fewer bytes."""
 
 IN_MEMORY_BYTES = 1 << 20
 """Rows up to which the last file of a partition is made in memory: with many partitions most files are that small."""
@@ -310,7 +308,7 @@ class RowWriter:
                 partition.file,
                 self._stored,
                 compression=self._compression,
-                use_dictionary=not small or rows.num_rows > DICTIONARY_ROWS,
+                use_dictionary=(not small or rows.num_rows > FEW_ROWS) and with_dictionaries(rows, self._leaves, ROW_GROUP_ROWS),
                 write_statistics=bounded if unbounded else True,
                 version="2.6",
                 store_schema=False,

@@ -140,6 +140,13 @@ class WorkerRewrite:
             raise AssertionError("without a condition, all rows are selected")
         return RowSelection(_columns(condition), lambda rows: pc.invert(selected(condition, rows)), _all_groups)
 
+    def parted(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Return those of some rows that the condition selects, and the others: to read them once takes less than twice."""
+        if self.condition is None:
+            return rows, rows.slice(0, 0)
+        mask = selected(self.condition, rows)
+        return rows.filter(mask), rows.filter(pc.invert(mask))
+
     # -- what is written ------------------------------------------------------------------------------------------------------
 
     @property

@@ -49,15 +49,18 @@ def _write(work: WorkerRewrite, touched: Sequence[ScanFile], new: _NewRows) -> N
         if request.rules.change_data:
             before = stack.enter_context(work.writing("change", change_type="update_preimage"))
             after = stack.enter_context(work.writing("change", change_type="update_postimage"))
-        for file, rows in work.reader.rows(touched, work.selection):
-            changed = new.of(rows)
-            write(file if new.stay else None, changed)
-            if before is not None and after is not None:
-                before(file, rows)
-                after(file if new.stay else None, changed)
-    kept = [] if request.deletion_vectors or request.predicate is None else work.partly(touched)
-    if kept:
-        work.copy(kept)
+        copied = not request.deletion_vectors and request.predicate is not None and bool(work.partly(touched))
+        copy = stack.enter_context(work.writing("copied")) if copied else None
+        for file, rows in work.reader.rows(touched, None if copied else work.selection):
+            selected, others = work.parted(rows) if copied else (rows, None)
+            if selected.num_rows:
+                changed = new.of(selected)
+                write(file if new.stay else None, changed)
+                if before is not None and after is not None:
+                    before(file, selected)
+                    after(file if new.stay else None, changed)
+            if copy is not None and others is not None:
+                copy(file, others)
 
 
 class _NewRows:

@@ -14,6 +14,7 @@ from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertExcep
 from airflow_delta.lazy_patterns import lazy_pattern
 from airflow_delta.log import heavy
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.log.expressions.plain import is_plain
 from airflow_delta.log.expressions.refused import oversized, refused_function
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.suggestions import known_names
@@ -130,10 +131,10 @@ def _check_expression(table: TableDefinition, name: str, expression: str) -> Non
     if (problem := oversized(expression)) is not None:
         raise _refused(table, f"sets {name} to {expression[:100]!r}..., which {problem}")
     try:
-        tree = tree_of(expression)
+        tree = None if is_plain(expression) else tree_of(expression)
     except SqlSyntaxError as error:
         raise _refused(table, f"sets {name} to {expression!r}, which is not valid Spark SQL ({error})") from error
-    if heavy.has_subquery(tree):
+    if tree is not None and heavy.has_subquery(tree):
         raise _refused(table, f"sets {name} to {expression!r}: a subquery cannot be used there; use MERGE")
     if (problem := refused_function(expression, assigned=True)) is not None:
         raise _refused(table, f"sets {name} to {expression!r}, which {problem}")
@@ -144,7 +145,7 @@ def is_repeatable(expression: str) -> bool:
     words = {word.lower() for word in re.findall(r"\w+", expression)}
     if words & (NOT_DETERMINISTIC | OF_THE_SESSION):
         return False
-    return not heavy.calls_unknown(tree_of(expression))
+    return is_plain(expression) or not heavy.calls_unknown(tree_of(expression))
 
 
 def _refused(table: TableDefinition, what: str) -> DeltaAnalysisException:
