@@ -211,6 +211,22 @@ def test_a_field_of_a_struct(table: WorkerTable) -> None:
     assert table.rows()[0] == (1, {"x": 8, "y": 7})
 
 
+def test_structs_of_a_table_with_column_mapping(table: WorkerTable) -> None:
+    """Their fields have numbers and physical names, which those of a source lack: the types are the same."""
+    point = {"type": "struct", "fields": [column("x", "integer"), column("y", "integer")]}
+    create(table, ID, column("at", point), column("to", point), **{"delta.columnMapping.mode": "name"})
+    points = pa.array([{"x": 1, "y": 2}, None], pa.struct([("x", pa.int32()), ("y", pa.int32())]))
+    table.write(pa.table({"id": [1, 2], "at": points, "to": points}))
+    merge(table, pa.table({"id": [2, 3], "at": points, "to": points}))
+    table.run(plan_update, set={"at": "NULL"}, predicate="id = 1")
+    table.run(plan_update, set={"to": "at"}, predicate="id <= 2")
+    assert sorted(read_table(table.log()).to_table().to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 1, "at": None, "to": None},
+        {"id": 2, "at": {"x": 1, "y": 2}, "to": {"x": 1, "y": 2}},
+        {"id": 3, "at": None, "to": None},
+    ]
+
+
 @pytest.mark.parametrize(
     ("on", "clause", "says"),
     [
