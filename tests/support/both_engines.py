@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from airflow_delta.exceptions import DeltaAnalysisException, DeltaError
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaError, DeltaUnsupportedOperationException
 from airflow_delta.table.arrow.data_schema import data_schema
 from airflow_delta.table.changes.read import read_changes
 from airflow_delta.table.read.read_table import read_table
@@ -23,8 +23,8 @@ from support.random_tables import KEY, RandomTable
 from support.table import Table, WorkerTable
 
 FAILED = "a row fails"
-LEFT = 'ngine="spark"'
-"""In every refusal of the worker."""
+LEFT = ('engine="spark"', "Use Spark")
+"""In the message of all that the worker leaves to Spark, one of them."""
 
 
 def frame(spark: Any, rows: pa.Table, directory: Path) -> Any:
@@ -57,7 +57,6 @@ class BothEngines:
         worker = self._outcome(self.worker, given)
         if worker is None:
             self.counts["left to Spark"] += 1
-            self.counts["why:"+self.reason[-220:]]+=1
             return []
         other = self._outcome(self.spark, given)
         self.counts["failed on both" if isinstance(worker, str) else "done"] += 1
@@ -94,7 +93,9 @@ class BothEngines:
 
         plan = plan_scan(view_of(self.worker.log(), self.worker.begin()), None)
         theirs = read_scan_plan(self.spark.spark, plan).toArrow()
-        return self._compared("rows of the worker, to Spark", comparable(self._rows(self.worker)), comparable(self._shown(theirs)))
+        return self._compared(
+            "rows of the worker, to Spark", comparable(self._rows(self.worker)), comparable(self._shown(theirs))
+        )
 
     def _outcome(self, table: Table, given: Statement) -> Any:
         """Return what a statement says it has done, or its error; ``None`` if the worker leaves it to Spark."""
@@ -106,13 +107,11 @@ class BothEngines:
                 if table is self.spark and "source" in arguments:
                     arguments["source"] = frame(table.spark, arguments["source"], self._sources)
                 result = table.run(given.plan, **arguments)
-        except DeltaAnalysisException as error:
-            if LEFT in str(error): self.reason=str(error); return None
+        except DeltaAnalysisException:
             return FAILED
         except DeltaError as error:
-            left = type(error).__name__ == "DeltaUnsupportedOperationException" and ("park" in str(error)) and table is self.worker
-            if left and "MULTIPLE" not in str(error): self.reason=str(error); return None
-            return type(error).__name__
+            left = table is self.worker and isinstance(error, DeltaUnsupportedOperationException)
+            return None if left and any(words in str(error) for words in LEFT) else type(error).__name__
         except PySparkException:
             return FAILED
         if result.version is None:
@@ -163,7 +162,15 @@ def comparable(rows: pa.Table) -> list[str]:
 
 def search(spark: Any, directory: Path, seed: int | str, statements: int = 3) -> tuple[list[str], Counter[str]]:
     """Return what differs after random statements on a random table, and how many statements were done."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "UTC")  # in which the worker evaluates expressions
+    try:
+        return _searched(spark, directory, seed, statements)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def _searched(spark: Any, directory: Path, seed: int | str, statements: int) -> tuple[list[str], Counter[str]]:
     drawn = RandomTable.drawn(seed)
     both = BothEngines(spark, directory, drawn)
     for _ in range(statements):
@@ -171,4 +178,5 @@ def search(spark: Any, directory: Path, seed: int | str, statements: int = 3) ->
         found = both.run(given)
         if found:
             return [f"seed {seed}: {given} on {drawn.described()}: {'; '.join(found)}"], both.counts
-    return both.read_back() if both.counts["done"] and drawn.draw.random() < 0.3 else [], both.counts
+    found = both.read_back() if both.counts["done"] and drawn.draw.random() < 0.3 else []
+    return [f"seed {seed}: {problem}" for problem in found], both.counts

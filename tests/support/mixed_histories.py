@@ -48,6 +48,17 @@ def arrow_rows(rows: Iterable[Row]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], SCHEMA)
 
 
+class Keys:
+    """Gives keys that no row has had yet."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.next = first
+
+    def __call__(self, count: int) -> list[int]:
+        self.next += count
+        return list(range(self.next - count, self.next))
+
+
 @dataclass(frozen=True)
 class Change:
     """One operation, and what it makes of rows.
@@ -68,10 +79,11 @@ class Change:
         return f"{self.kind} where {self.where} source {list(self.source)} {self.deletes_matched} {self.deletes_others}"
 
     @classmethod
-    def drawn(cls, draw: random.Random, kind: str, new_ids: Callable[[int], list[int]], ids: int) -> Change:
+    def drawn(cls, draw: random.Random, kind: str, new: Keys, ids: int) -> Change:
         """Return a random operation of a kind.
 
-        :param ids: those that rows may have are below.
+        :param new: gives keys of new rows.
+        :param ids: keys that rows may have are below.
         """
         first, modulus, part = draw.randrange(ids), draw.randint(2, 6), draw.choice("abc")
         conditions: list[tuple[str, Callable[[Row], bool]]] = [
@@ -84,9 +96,9 @@ class Change:
         ]
         where, holds = draw.choice(conditions)
         if kind == "append":
-            return cls(kind, source=tuple(cls._row(draw, key) for key in new_ids(draw.randint(1, 4))))
+            return cls(kind, source=tuple(cls._row(draw, key) for key in new(draw.randint(1, 4))))
         if kind == "merge":
-            keys = [*draw.sample(range(ids), min(ids, draw.randint(1, 4))), *new_ids(draw.randint(0, 2))]
+            keys = [*draw.sample(range(ids), min(ids, draw.randint(1, 4))), *new(draw.randint(0, 2))]
             return cls(
                 kind,
                 source=tuple(cls._row(draw, key) for key in keys),
@@ -147,6 +159,7 @@ class MixedTable:
     """A table on which transactions of both engines are open at once; judges every version.
 
     :ivar rows: of each version, as a serial order leaves them.
+    :ivar ids: the row id of each key, if the table tracks rows.
     :ivar counts: what became of the transactions.
     """
 
@@ -164,7 +177,7 @@ class MixedTable:
     wrong: list[str] = field(default_factory=list)
     _log: list[str] = field(default_factory=list)
     _appended: dict[int, tuple[Row, ...]] = field(default_factory=dict)
-    _ids: dict[int, int] = field(default_factory=dict)
+    ids: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tables: Mapping[str, Table] = {"worker": WorkerTable(self.path), "Spark": Table(self.path, self.spark)}
@@ -192,7 +205,7 @@ class MixedTable:
         """Begin a transaction on the latest version, and stage its operation."""
         table = self.tables[engine]
         handle = self.tables["worker"].begin(transaction_key=f"{len(self._log)}", isolation_level=self.level)
-        self._log.append(f"{engine} reads {handle.read_version}: {change}")
+        self.note(f"{engine} reads {handle.read_version}: {change}")
         if change.kind == "append":
             rows = arrow_rows(change.source)
             staged = table.stage(handle, frame_of(self.spark, rows) if engine == "Spark" else rows)
@@ -212,38 +225,48 @@ class MixedTable:
         except DeltaConcurrentModificationException as error:
             self.counts["refused"] += 1
             self.counts[f"refused: {type(error).__name__}"] += 1
-            self._log.append(f"{opened.engine} is refused: {type(error).__name__}")
+            self.note(f"{opened.engine} is refused: {type(error).__name__}")
             if self._found() != counted(self.rows[self.latest]):
                 self._is_wrong("a transaction that was refused has changed rows")
             return False
         self.counts["committed"] += 1
         self.counts["resolved"] += bool(result.resolved)
-        self._log.append(f"{opened.engine} commits {result.version} ({dict(result.resolved)})")
-        if result.version == self.latest:
-            return True
+        self.note(f"{opened.engine} commits {result.version} ({dict(result.resolved)})")
+        self.judge(opened.change, opened.handle.read_version, result.version)
+        return True
+
+    def judge(self, change: Change, read: int, version: int) -> None:
+        """Check what the version of an operation holds.
+
+        :param read: the version that it has read.
+        """
+        if version == self.latest:
+            return
         before, last = self.rows[self.latest], self.latest
-        self.latest = result.version
-        read = opened.handle.read_version
-        unseen = [row for version, rows in self._appended.items() if read < version <= last for row in rows]
-        expected = [opened.change.after(before)]
+        self.latest = version
+        unseen = [row for at, rows in self._appended.items() if read < at <= last for row in rows]
+        expected = [change.after(before)]
         if self.level == "WriteSerializable" and unseen:  # blind appends may count as later
             left = counted(unseen) & counted(before)
             seen = list((counted(before) - left).elements())
-            expected.append([*opened.change.after(seen), *left.elements()])
-        if opened.change.kind == "append":
-            self._appended[result.version] = opened.change.source
+            expected.append([*change.after(seen), *left.elements()])
+        if change.kind == "append":
+            self._appended[version] = change.source
         found = self._found()
         for rows in expected:
             if found == counted(rows):
-                self.rows[result.version] = rows
+                self.rows[version] = rows
                 break
         else:
             missing, more = counted(expected[0]) - found, found - counted(expected[0])
-            self._is_wrong(f"version {result.version}: missing {dict(missing)}, unexpected {dict(more)}")
-            self.rows[result.version] = list(found.elements())
+            self._is_wrong(f"version {version}: missing {dict(missing)}, unexpected {dict(more)}")
+            self.rows[version] = list(found.elements())
         self._look()
-        self._check_feed(last, result.version)
-        return True
+        self._check_feed(last, version)
+
+    def note(self, what: str) -> None:
+        """Note what happened, for messages."""
+        self._log.append(what)
 
     def _is_wrong(self, what: str) -> None:
         setting = f"{self.level}, vectors {self.vectors}, {self.detection}, partitioned {self.partitioned}, {self.tracked}"
@@ -260,10 +283,10 @@ class MixedTable:
         if len(found) != len(self.rows[self.latest]):
             self._is_wrong(f"version {self.latest} has {len(found)} row ids for {len(self.rows[self.latest])} rows")
         ids = {key: row_id for row_id, (key, _version) in found.items()}
-        moved = {key for key, row_id in ids.items() if self._ids.get(key, row_id) != row_id}
+        moved = {key for key, row_id in ids.items() if self.ids.get(key, row_id) != row_id}
         if moved:
             self._is_wrong(f"version {self.latest}: the rows {sorted(moved)} have other ids")
-        self._ids = ids
+        self.ids = ids
 
     def _check_feed(self, before: int, version: int) -> None:
         if not self.feed:
@@ -305,19 +328,13 @@ def random_history(spark: Any, path: Path, seed: int | str, length: int = 8) -> 
         feed=draw.random() < 0.5,
         mapped=draw.random() < 0.3,
     )
-    ids = 0
-
-    def new_ids(count: int) -> list[int]:
-        nonlocal ids
-        ids += count
-        return list(range(ids - count, ids))
-
-    files = [[(key, draw.choice([None, key]), draw.choice(["a", "b", "c", None])) for key in new_ids(8)] for _ in range(3)]
+    keys = Keys()
+    files = [[(key, draw.choice([None, key]), draw.choice(["a", "b", "c", None])) for key in keys(8)] for _ in range(3)]
     table.create(*files)
     waiting: list[_Open] = []
     for _ in range(length):
         kind = draw.choice(KINDS)
-        waiting.append(table.open(draw.choice(ENGINES), Change.drawn(draw, kind, new_ids, ids)))
+        waiting.append(table.open(draw.choice(ENGINES), Change.drawn(draw, kind, keys, keys.next)))
         while len(waiting) > draw.choice([0, 1, 2, 3]):
             table.commit(waiting.pop(draw.randrange(len(waiting))))
     for opened in waiting:
@@ -334,11 +351,8 @@ def concurrent_pair(
     table.create(*([(key, key, draw.choice("abc")) for key in range(first, first + 8)] for first in (0, 8, 16)))
     if table.vectors:  # for REORG to purge
         table.commit(table.open("worker", Change("delete", "id IN (5, 13)", lambda row: row[0] in (5, 13))))
-    ids = iter(range(24, 100))
-    opened = [
-        table.open(engine, Change.drawn(draw, kind, lambda count: [next(ids) for _ in range(count)], 24))
-        for kind, engine in zip(kinds, engines, strict=True)
-    ]
+    keys = Keys(24)
+    opened = [table.open(engine, Change.drawn(draw, kind, keys, 24)) for kind, engine in zip(kinds, engines, strict=True)]
     for one in opened:
         table.commit(one)
     if not table.counts["committed"]:

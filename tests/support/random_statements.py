@@ -21,7 +21,7 @@ from airflow_delta.table.operations.optimize.reorg import plan_reorg
 from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.operations.rewrite.update import plan_update
 from support.random_expressions import FORMS, ExpressionDraw
-from support.random_tables import BY_SQL, KEY, KINDS, Kind, RandomTable, leaves_of, quoted
+from support.random_tables import KEY, KINDS, Kind, RandomTable, leaves_of, quoted
 
 
 class Statement(NamedTuple):
@@ -32,7 +32,7 @@ class Statement(NamedTuple):
 
     def __str__(self) -> str:
         name = "append" if self.plan is None else self.plan.__name__.removeprefix("plan_")
-        return f"{name} {({key: value for key, value in self.arguments.items() if key not in ('source', 'rows')})}"
+        return f"{name} { ({key: value for key, value in self.arguments.items() if key not in ('source', 'rows')}) }"
 
 
 def statement(table: RandomTable) -> Statement:
@@ -43,7 +43,9 @@ def statement(table: RandomTable) -> Statement:
         return Statement(plan_delete, {"predicate": _condition(draw, leaves_of(table.all_columns))})
     if number < 0.45:
         predicate = None if draw.random() < 0.1 else _condition(draw, leaves_of(table.all_columns))
-        return Statement(plan_update, {"set": _set(draw, table.all_columns, leaves_of(table.all_columns)), "predicate": predicate})
+        return Statement(
+            plan_update, {"set": _set(draw, table.all_columns, leaves_of(table.all_columns)), "predicate": predicate}
+        )
     if number < 0.82:
         return Statement(plan_merge, _merge(table))
     if number < 0.9:
@@ -114,7 +116,9 @@ def _merge(table: RandomTable) -> dict[str, Any]:
         both[family] = [*both[family], *texts]
     clauses = _clauses(table, source, both)
     condition = f"target.{KEY} = source.{KEY}" if draw.random() < 0.8 else f"source.{KEY} <=> target.{KEY}"
-    others = [column for column in table.columns if column.name in of_source and column.latest.family in ("string", "date", "whole")]
+    others = [
+        column for column in table.columns if column.name in of_source and column.latest.family in ("string", "date", "whole")
+    ]
     if others and draw.random() < 0.25:
         name = draw.choice(others).name
         condition += f" AND {quoted('target', name)} {draw.choice(['=', '<=>'])} {quoted('source', name)}"
@@ -192,6 +196,3 @@ def _clauses(table: RandomTable, source: pa.Table, both: Mapping[str, list[str]]
             2,
         )
     return found or [when_matched_update(), when_not_matched_insert()]
-
-
-__all__ = ["BY_SQL", "Statement", "statement"]

@@ -297,9 +297,7 @@ class RandomTable:
 
     def fill(self, table: Table) -> None:
         """Create the table, and write its files."""
-        table.run(
-            plan_create, schema=", ".join(self._ddl), partition_by=self.partition_by, properties=self.configuration
-        )  # fmt: skip
+        table.run(plan_create, schema=", ".join(self._ddl), partition_by=self.partition_by, properties=self.configuration)
         if self.constraints:
             txn = table.log().start_transaction()
             changed = msgspec.structs.replace(txn.metadata, configuration={**txn.metadata.configuration, **self.constraints})
@@ -375,9 +373,7 @@ class RandomTable:
         }[statistics]
         size = (table.path / path).stat().st_size
         table.commit(
-            AddFile(
-                path=quote(path), partition_values=values, size=size, modification_time=1, data_change=True, stats=stats
-            )  # fmt: skip
+            AddFile(path=quote(path), partition_values=values, size=size, modification_time=1, data_change=True, stats=stats)
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.mixed_histories import ENGINES, KINDS, concurrent_pair, random_history
+from support.mixed_histories import KINDS, concurrent_pair, random_history
 from support.slow import slow_except
 
 PAIRS = tuple(product(KINDS, KINDS))
@@ -21,8 +21,15 @@ def test_pairs_in_the_worker(tmp_path: Path, vectors: bool, detection: str) -> N
     counts = {"committed": 0, "refused": 0}
     for number, kinds in enumerate(PAIRS):
         table = concurrent_pair(
-            *(None, tmp_path / str(number), kinds, (ENGINES[0], ENGINES[0]), number),
-            **{"vectors": vectors, "detection": detection, "tracked": number % 2 == 0, "feed": number % 3 == 0},
+            None,
+            tmp_path / str(number),
+            kinds,
+            ("worker", "worker"),
+            number,
+            vectors=vectors,
+            detection=detection,
+            tracked=number % 2 == 0,
+            feed=number % 3 == 0,
         )
         assert not table.wrong, (kinds, table.wrong)
         for name in counts:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support import readers
-from support.mixed_histories import Change, MixedTable, counted
+from support.mixed_histories import Change, Keys, MixedTable, counted
 
 SETTINGS = [
     {"vectors": vectors, "mapped": mapped, "tracked": tracked, "feed": feed}
@@ -43,14 +43,12 @@ def values(rows: Iterable[Mapping[str, Any]]) -> Counter[Any]:
 def test_others_read_each_version(tmp_path: Path, setting: dict[str, bool]) -> None:
     draw = random.Random(told(setting))
     table = MixedTable(None, tmp_path / "table", partitioned=draw.random() < 0.5, **setting)
-    ids = iter([*range(24), *range(40, 200)])
-
-    def new_ids(count: int) -> list[int]:
-        return [next(ids) for _ in range(count)]
-
-    table.create(*([(key, draw.choice([None, key]), draw.choice(["a", "b", "c", None])) for key in new_ids(8)] for _ in range(3)))
+    table.create(
+        *([(key, draw.choice([None, key]), draw.choice(["a", "b", "c", None])) for key in range(at, at + 8)] for at in (0, 8, 16))
+    )
+    keys = Keys(24)
     for kind in KINDS:
-        change = Change.drawn(draw, kind, new_ids, 30)
+        change = Change.drawn(draw, kind, keys, 24)
         assert table.commit(table.open("worker", change))
         assert not table.wrong, table.wrong
         for found in rows_elsewhere(table):

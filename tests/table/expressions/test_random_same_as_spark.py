@@ -26,6 +26,8 @@ LEAVES = {
     "moment": ["u", "TIMESTAMP '2024-02-29 10:11:12.5'"],
     "small": ["1", "2", "-1", "5", "j", "0"],
 }
+
+
 def decided(seed: int, count: int) -> list[str]:
     draw, resolve, found = ExpressionDraw(random.Random(seed), LEAVES), columns_of(schema()), list[str]()
     while len(found) < count:
