@@ -169,7 +169,7 @@ class RandomColumn:
         if self.is_partition and kind.family == "binary":  # its text is UTF-8
             values = (b"abc", b"")
         if self.is_partition:  # many partitions are many files
-            values = values[self.first_value :][:2]
+            values = values[self.first_value % max(1, len(values) - 1) :][:2]
         found = [None if draw.random() < self.nulls else draw.choice(values) for _ in range(count)]
         if values is not kind.values and kind.family == "naive":
             found = [value and dt.datetime(value.year, value.month, value.day) for value in found]
@@ -228,6 +228,8 @@ class RandomTable:
             for column in self.columns:
                 if column.kind.sql in WIDER and column.name not in self.partition_by:
                     column.after = BY_SQL[draw.choice(WIDER[column.kind.sql])]
+                    if column.after.family == "naive":
+                        self.configuration["delta.feature.timestampNtz"] = "supported"
         if draw.random() < 0.2:
             self.columns.append(RandomColumn("must", BY_SQL["INT"], 0.0, not_null=True))
 
@@ -350,11 +352,12 @@ class RandomTable:
         stored = stored.drop_columns(absent)
         path = f"other {next(self._numbers)} é%.parquet"
         footers: list[pq.FileMetaData] = []
+        naive = any(pa.types.is_timestamp(at.type) and at.type.tz is None for at in target)  # 96 bits are a point in time
         pq.write_table(
             stored,
             table.path / path,
             row_group_size=draw.choice([5, 1000]),
-            use_deprecated_int96_timestamps=draw.random() < 0.2,
+            use_deprecated_int96_timestamps=draw.random() < 0.2 and not naive,
             store_decimal_as_integer=draw.random() < 0.5,
             use_dictionary=draw.random() < 0.5,
             data_page_version=draw.choice(["1.0", "2.0"]),
