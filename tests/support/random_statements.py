@@ -137,7 +137,7 @@ def _source(table: RandomTable) -> pa.Table:
         ids[-1] = ids[0]
     if count and draw.random() < 0.1:
         ids[0] = None
-    rows = table.rows(count, ids=ids)  # type: ignore[arg-type]
+    rows = table.rows(count, ids=ids)
     if draw.random() < 0.25:
         rows = rows.drop_columns(draw.sample(rows.column_names[1:], draw.randint(0, 2)))
     if draw.random() < 0.2:

@@ -279,7 +279,7 @@ class RandomTable:
 
     # -- rows -----------------------------------------------------------------------------------------------------------------
 
-    def rows(self, count: int, *, ids: Sequence[int] | None = None, first: bool = False) -> pa.Table:
+    def rows(self, count: int, *, ids: Sequence[int | None] | None = None, first: bool = False) -> pa.Table:
         """Return new rows.
 
         :param ids: their keys; default: new ones.

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 def test_statements_leave_the_same_table(
     spark: Any, tmp_path: Path, is_long: bool, seed: int, figures: Callable[..., None]
 ) -> None:
-    count, wrong, counts = 2000 if is_long else 15, list[str](), Counter[str]()
+    count, wrong, counts = 2000 if is_long else 8, list[str](), Counter[str]()
     for number in range(count):
         found, done = search(spark, tmp_path / str(number), f"{seed}-{number}")
         wrong += found
@@ -29,7 +29,7 @@ def test_statements_leave_the_same_table(
 
 
 def test_histories_of_both_engines(spark: Any, tmp_path: Path, is_long: bool, seed: int, figures: Callable[..., None]) -> None:
-    count, wrong, counts = 300 if is_long else 5, list[str](), Counter[str]()
+    count, wrong, counts = 300 if is_long else 3, list[str](), Counter[str]()
     for number in range(count):
         table = random_history(spark, tmp_path / str(number), f"{seed}-{number}")
         wrong += table.wrong
