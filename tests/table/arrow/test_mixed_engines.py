@@ -51,7 +51,7 @@ def test_pairs_in_the_worker(tmp_path: Path, vectors: bool, detection: str) -> N
     ids=lambda names: " ".join(names),
 )
 def test_pairs_of_both_engines(spark: Any, tmp_path: Path, kinds: tuple[str, str], engines: tuple[str, str]) -> None:
-    for vectors, detection in product((True, False), ("rows", "delta")):
+    for vectors, detection in ((True, "rows"), (False, "delta")):
         path = tmp_path / f"{vectors}-{detection}"
         table = concurrent_pair(spark, path, kinds, engines, 0, vectors=vectors, detection=detection, tracked=True, feed=True)
         assert not table.wrong, table.wrong

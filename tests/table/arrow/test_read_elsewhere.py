@@ -13,6 +13,7 @@ import pytest
 
 from support import readers
 from support.mixed_histories import Change, Keys, MixedTable, counted
+from support.slow import slow_except
 
 SETTINGS = [
     {"vectors": vectors, "mapped": mapped, "tracked": tracked, "feed": feed}
@@ -39,7 +40,7 @@ def values(rows: Iterable[Mapping[str, Any]]) -> Counter[Any]:
     return counted((row["id"], row["v"], row["p"]) for row in rows)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=told)
+@pytest.mark.parametrize("setting", slow_except(SETTINGS, *SETTINGS[::3]), ids=told)
 def test_others_read_each_version(tmp_path: Path, setting: dict[str, bool]) -> None:
     draw = random.Random(told(setting))
     table = MixedTable(None, tmp_path / "table", partitioned=draw.random() < 0.5, **setting)
