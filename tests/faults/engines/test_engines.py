@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 def test_statements_leave_the_same_table(
     spark: Any, tmp_path: Path, is_long: bool, seed: int, figures: Callable[..., None]
 ) -> None:
-    count, wrong, counts = 2000 if is_long else 8, list[str](), Counter[str]()
+    count, wrong, counts = 2000 if is_long else 5, list[str](), Counter[str]()
     for number in range(count):
         found, done = search(spark, tmp_path / str(number), f"{seed}-{number}")
         wrong += found

@@ -13,7 +13,7 @@ from support.slow import slow_except
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("seed", slow_except(range(30), *range(4)))
+@pytest.mark.parametrize("seed", slow_except(range(30), 1, 3))
 def test_statements_leave_the_same_table(spark: Any, tmp_path: Path, seed: int) -> None:
     found, _counts = search(spark, tmp_path, seed)
     assert not found, found
