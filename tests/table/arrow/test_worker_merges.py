@@ -148,6 +148,14 @@ def test_rows_that_the_source_lacks(table: WorkerTable) -> None:
     assert table.rows() == []
 
 
+@pytest.mark.parametrize("never", ["false", "NULL IS NOT NULL", "NULL"])
+def test_a_condition_that_is_never_true(table: WorkerTable, never: str) -> None:
+    made(table)
+    clauses = [when_matched_delete(), when_not_matched_insert()]
+    merge(table, rows_of(id=[1, 7], v=[50, 7], name=["b", "c"]), *clauses, on=f"{ON_ID} AND {never}")
+    assert [row[:2] for row in table.rows()] == [(1, 10), (1, 50), (2, 20), (3, 30), (4, 40), (7, 7)]
+
+
 def test_new_columns(table: WorkerTable) -> None:
     made(table)
     source = pa.table({"id": [4, 5], "v": pa.array([1, 2], pa.int32()), "name": ["p", "q"], "extra": [1.5, 2.5]})
@@ -209,6 +217,22 @@ def test_a_field_of_a_struct(table: WorkerTable) -> None:
     assert table.rows() == [(1, {"x": 1, "y": 7}), (2, {"x": None, "y": 8})]
     table.run(plan_update, set={"at.x": "at.y + id"}, predicate="id = 1")
     assert table.rows()[0] == (1, {"x": 8, "y": 7})
+
+
+def test_structs_of_a_table_with_column_mapping(table: WorkerTable) -> None:
+    """Their fields have numbers and physical names, which those of a source lack: the types are the same."""
+    point = {"type": "struct", "fields": [column("x", "integer"), column("y", "integer")]}
+    create(table, ID, column("at", point), column("to", point), **{"delta.columnMapping.mode": "name"})
+    points = pa.array([{"x": 1, "y": 2}, None], pa.struct([("x", pa.int32()), ("y", pa.int32())]))
+    table.write(pa.table({"id": [1, 2], "at": points, "to": points}))
+    merge(table, pa.table({"id": [2, 3], "at": points, "to": points}))
+    table.run(plan_update, set={"at": "NULL"}, predicate="id = 1")
+    table.run(plan_update, set={"to": "at"}, predicate="id <= 2")
+    assert sorted(read_table(table.log()).to_table().to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 1, "at": None, "to": None},
+        {"id": 2, "at": {"x": 1, "y": 2}, "to": {"x": 1, "y": 2}},
+        {"id": 3, "at": None, "to": None},
+    ]
 
 
 @pytest.mark.parametrize(

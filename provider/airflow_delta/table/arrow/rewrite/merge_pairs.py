@@ -91,7 +91,9 @@ class MergePairs:
         self._source_keys = self._key_table({key.field["name"]: key.values for key in self._joined}, "source")
         self._names = [name for name in self._source_keys.schema.names if name != "source"]
         self._alike = rows_by_key(self._source_keys, self._names)
-        needed = {*self._condition.columns, *clauses.columns([*self._matched, *self._by_source])}
+        # A batch needs a column to know how many rows it has: conditions may be constant.
+        first = f"{TARGET}{self._joined[0].field['name']}"
+        needed = {first, *self._condition.columns, *clauses.columns([*self._matched, *self._by_source])}
         self._of_target = [name.removeprefix(TARGET) for name in sorted(needed) if name.startswith(TARGET)]
         self._of_source = [name.removeprefix(SOURCE) for name in sorted(needed) if name.startswith(SOURCE)]
         self._read = sorted({*self._of_target, *(str(key.field["name"]) for key in self._joined)})
@@ -215,7 +217,7 @@ class MergePairs:
             alone = every.filter(pc.invert(pc.is_in(every, value_set=target)))
             left = rows.select(self._of_target).take(alone)
             named = pa.RecordBatch.from_arrays(left.columns, names=[TARGET + name for name in left.schema.names])
-            clause = _decided_alone(self._clauses, named, self._by_source, len(alone))
+            clause = self._clauses.decide(named, self._by_source)
             applies = pc.is_valid(clause)
             yield self._table(rows, alone.filter(applies), pa.nulls(applies.true_count, pa.int64()), clause.filter(applies))
 
@@ -260,13 +262,6 @@ class MergePairs:
             kept = {text for text in texts if parse_partition_value(text, field.data_type, name) in wanted}
             left = [file for file in left if partition_text(file.partition_values, name) in kept]
         return left
-
-
-def _decided_alone(clauses: RowClauses, rows: pa.RecordBatch, numbers: Sequence[int], length: int) -> pa.Array:
-    """Return the clauses of rows; a batch without columns does not know how many rows it has."""
-    if rows.num_columns:
-        return clauses.decide(rows, numbers)
-    return clauses.decide(pa.RecordBatch.from_arrays([pa.nulls(length)], names=["nothing"]), numbers)
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

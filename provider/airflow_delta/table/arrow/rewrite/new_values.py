@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.contract.schema import same_type
 from airflow_delta.contract.table_rules import refused_rows
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
-from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable
+from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable, type_to_json
 from airflow_delta.table.arrow.row_checks import needs_spark
 from airflow_delta.table.expressions.problems import NotDecided
 from airflow_delta.table.expressions.row_expression import RowExpression, row_expression
@@ -46,7 +47,7 @@ def stored_values(text: str, path: str, target: DataType, resolve: Resolve, requ
     if given.data_type.name == "void":
         empty = arrow_type(as_nullable(target))
         return lambda rows: pa.nulls(rows.num_rows, empty)
-    if given.data_type == target or as_nullable(given.data_type) == as_nullable(target):
+    if same_type(type_to_json(given.data_type), type_to_json(target)):  # fields of a mapped table also have numbers
         return given.values
     kinds = [_kind(each) for each in (given.data_type, target)]
     if kinds[0] != kinds[1]:
