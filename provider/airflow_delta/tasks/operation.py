@@ -63,6 +63,10 @@ class DeltaTableOperator(StageOperator, StageWorkParameters, OwnTransactionParam
         """Return the rows of the operation's source; ``None`` if it has none, or the request names it."""
         return None
 
+    def worker_rows(self, stage: StageView, request: StageRequest) -> Any:  # noqa: ARG002 - for operations that have some
+        """Return the rows of the operation's source for the worker itself; ``None`` if it has none."""
+        return None
+
     def did_nothing(self, staged: StagedWrite) -> bool:  # noqa: ARG002 - for operations that may find nothing to do
         """Return whether a transaction of the task's own is not to be committed, since nothing was staged."""
         return False
@@ -135,7 +139,7 @@ class DeltaTableOperator(StageOperator, StageWorkParameters, OwnTransactionParam
     def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
         """Have Spark do it, in a session or as an application, or do it here."""
         if _in_worker(self):
-            return request, engine.run_in_worker(stage.log, request)
+            return request, engine.run_in_worker(stage.log, request, self.worker_rows(stage, request))
         if not isinstance(self, RunnerParameters):
             return super().work(stage, request)
         source = partial(self.source, stage=stage)

@@ -37,7 +37,7 @@ class SourceRows:
     def __init__(self, rows: Any, request: StageRequest) -> None:
         whose = f"The source of {request.task_id!r}"
         source = source_of(rows, whose=whose)
-        self.schema: Json = data_schema(source.schema, whose=whose)
+        self.schema: Json = data_schema(source.schema, whose=whose) if source.declared is None else source.declared
         check_source_names(request, self.schema)
         self.struct: StructType = struct_of(self.schema)
         types = [(field, arrow_type(as_nullable(field.data_type))) for field in self.struct]
