@@ -122,7 +122,7 @@ class HistorySource:
             fields.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
         return written_schema(
             given,
-            dict(nullable({"type": "struct", "fields": fields})),  # type: ignore[arg-type]
+            dict(nullable({"type": "struct", "fields": fields})),
             merge=False,
             table_name=self.table,
             version=self.version,

@@ -129,9 +129,11 @@ class _History:
         """Return the source rows in the types of the table, with their times."""
         self._rules.check_columns(source.rows.schema.names)
         resolve = columns_of(source.struct)
-        at = decided(f"CAST(({self._history.effective_at}) AS {self._type(self.names.valid_from)})", resolve, self._request, _WHY)
-        deleted = self._history.deleted
-        gone = decided(f"CAST(({'false' if deleted is None else deleted}) AS BOOLEAN)", resolve, self._request, _WHY)
+        since, deleted = self._history.effective_at, self._history.deleted
+        period = self._type(self.names.valid_from)
+        at = decided(f"CAST(({since}) AS {period})", resolve, self._request, f"{_WHY}, since {since}")
+        text = "false" if deleted is None else deleted
+        gone = decided(f"CAST(({text}) AS BOOLEAN)", resolve, self._request, f"{_WHY}, deleted by {text}")
         fields: list[Json] = []
         values: list[pa.Array] = []
         for name in self.names.given:
@@ -214,7 +216,7 @@ class _History:
         per_time = pc.value_counts(same.take(rows)).field("counts")
         timeless = pc.is_null(at.take(_firsts(same))).true_count
         times = (
-            readable(array([pc.min(at).as_py(), pc.max(at).as_py()], pa.int64()).cast(self._period)) if count else [None, None]
+            readable(_times(array([pc.min(at).as_py(), pc.max(at).as_py()], pa.int64()), self._period)) if count else [None, None]
         )
         ambiguous = pc.greater(per_time, scalar(1, pa.int64())).true_count
         self._rules.check_events(len(rows), ambiguous, timeless, (times[0], times[1]), full_snapshot=self._history.full_snapshot)
@@ -323,12 +325,15 @@ class _History:
         written = versions.filter(pc.invert(same))
         columns = [self._pool(name).take(written.column("row")) for name in self.names.given]
         ends = written.column("end")
-        columns += [written.column("at").cast(self._period), ends.cast(self._period)]
+        columns += [_times(written.column("at"), self._period), _times(ends, self._period)]
         if self.names.current is not None:
             columns.append(pc.is_null(ends))
         if self.names.confirmed is not None:
             kind = arrow_type(as_nullable(self._type(self.names.confirmed)))
-            columns.append(written.column("seen").cast(kind))
+            seen = written.column("seen")
+            if pa.types.is_date32(self._period):
+                seen = seen.cast(pa.list_(pa.int32()))
+            columns.append(seen.cast(kind))
         names = [*self.names.written, ACTION]
         yield pa.RecordBatch.from_arrays([*columns, action.filter(pc.invert(same))], names=names)
         gone = self.known.filter(pc.invert(pc.is_in(theirs, value_set=mine))).select(list(self.names.written))
@@ -400,6 +405,11 @@ def _comparable(value: Any) -> Any:
 def _ticks(times: pa.Array) -> pa.Array:
     """Return times as numbers: microseconds, or days."""
     return times.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date32(times.type) else times.cast(pa.int64())
+
+
+def _times(ticks: pa.Array, period: pa.DataType) -> pa.Array:
+    """Return numbers as times."""
+    return (ticks.cast(pa.int32()) if pa.types.is_date32(period) else ticks).cast(period)
 
 
 def _days(lists: pa.Array) -> pa.Array:
