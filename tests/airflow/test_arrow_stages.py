@@ -53,7 +53,7 @@ print("java", "pyspark" in sys.modules, [child.name() for child in psutil.Proces
 def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_dag):
     path = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if not shutil.which("java", path=folder))
     env = {**os.environ, "JAVA_HOME": "", "PATH": path, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
-    dags = ("arrow_stages", "arrow_reads", "arrow_changes")
+    dags = ("arrow_stages", "arrow_reads", "arrow_changes", "arrow_sources")
     code = [sys.executable, "-c", WITHOUT_SPARK, str(HERE / "dags/arrow_dags.py"), *dags]
     done = subprocess.run(code, env=env, capture_output=True, text=True, check=False, timeout=300)
     for dag_id in dags:
@@ -64,6 +64,8 @@ def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_d
     changed = sorted((row["id"], row["part"]) for row in readers.rows(f"{tables}/arrow_changes"))
     assert changed == [(1, "a"), (3, "b"), (5, "a!"), (7, "c")]
     assert len(readers.files(f"{tables}/arrow_changes")) == 1
+    versions = sorted((row["id"], row["part"], row["is_current"]) for row in readers.rows(f"{tables}/arrow_versions"))
+    assert versions == [(i, f"{p}{n}", n == 2) for i, p in ((1, "A"), (3, "B"), (5, "A!")) for n in (1, 2)]
 
     failed = run_dag("arrow_wrong")
     assert (failed.state, failed.state_of("txn.wrong"), failed.tries_of("txn.wrong")) == ("failed", "failed", 1)

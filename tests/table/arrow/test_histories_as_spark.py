@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.scd2 import HistoryArguments
@@ -20,7 +21,6 @@ from airflow_delta.table.read.read_table import read_table
 from support import readers
 from support.actions import column
 from support.feature_tables import create
-from support.random_rows import frame_of
 from support.slow import slow_except
 from support.table import Table, WorkerTable
 
@@ -88,7 +88,11 @@ def plan(stage: Any, *, options: dict[str, Any], confirmed: bool, tracked: tuple
 
 
 def merged(table: Table, source: pa.Table, **arguments: Any) -> Any:
-    rows = source if table.spark is None else frame_of(table.spark, source)
+    rows: Any = source
+    if table.spark is not None:
+        path = table.path.parent / f"source-{len(table.versions())}.parquet"
+        pq.write_table(source, path)
+        rows = table.spark.read.parquet(str(path))
     try:
         result = table.run(plan, source=rows, **arguments)
     except DeltaError as error:
@@ -149,7 +153,7 @@ def test_keys_that_only_spark_compares(tmp_path: Path, key: str) -> None:
 
 def test_versions_that_memory_does_not_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = WorkerTable(tmp_path / "t")
-    create(table, *columns_of("date"))
+    create(table, *columns_of("date"), **{"delta.enableChangeDataFeed": "true"})
     source = random_source(random.Random(1), "date", confirmed=True, snapshot=False)
     arguments = {"options": {"deleted": "gone"}, "confirmed": True, "tracked": ()}
     merged(table, source, **arguments)
