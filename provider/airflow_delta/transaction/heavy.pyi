@@ -1,4 +1,3 @@
-from airflow_delta.log.arrow.arrays import no_rows as no_rows
 from airflow_delta.transaction.conflicts.carried_rows import CarriedRows as CarriedRows
 from airflow_delta.transaction.conflicts.moved_rows import all_rows as all_rows
 from airflow_delta.transaction.conflicts.moved_rows import find_moved as find_moved
