@@ -44,7 +44,7 @@ _SAME = ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz", *_
 """Types whose values are equal if their bytes are, for floating-point numbers those of :func:`_as_key`."""
 
 MOST_PAIRS = 100_000_000
-"""Pairs of rows that a condition is asked of one by one: a few seconds."""
+"""How many pairs of rows a condition is asked of, if no columns must be equal."""
 
 _BLOCK_PAIRS = 1 << 18
 
