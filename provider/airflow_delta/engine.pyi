@@ -34,6 +34,7 @@ from airflow_delta.spark.run_operation import run_operation as run_operation
 from airflow_delta.spark.stage import stage_dataframe as stage_dataframe
 from airflow_delta.table.abort import abort as abort
 from airflow_delta.table.abort import abort_transaction as abort_transaction
+from airflow_delta.table.arrow.query_rows import named_rows as named_rows
 from airflow_delta.table.arrow.rewrite.run import run_in_worker as run_in_worker
 from airflow_delta.table.arrow.source_files import read_arrow_files as read_arrow_files
 from airflow_delta.table.arrow.stage_rows import check_possible as check_possible

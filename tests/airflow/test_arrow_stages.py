@@ -65,12 +65,14 @@ def run_without_spark(file: Path, *dags: str) -> None:
 
 @pytest.mark.airflow
 def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_dag):
-    run_without_spark(HERE / "dags/arrow_dags.py", "arrow_stages", "arrow_reads", "arrow_changes")
+    run_without_spark(HERE / "dags/arrow_dags.py", "arrow_stages", "arrow_reads", "arrow_changes", "arrow_sources")
     rows = sorted((row["id"], row["part"]) for row in readers.rows(f"{tables}/arrow_stages"))
     assert rows == [(2, "a"), (2, "b"), (10, "c"), (10, "d")]
     changed = sorted((row["id"], row["part"]) for row in readers.rows(f"{tables}/arrow_changes"))
     assert changed == [(1, "a"), (3, "b"), (5, "a!"), (7, "c")]
     assert len(readers.files(f"{tables}/arrow_changes")) == 1
+    versions = sorted((row["id"], row["part"], row["is_current"]) for row in readers.rows(f"{tables}/arrow_versions"))
+    assert versions == [(i, f"{p}{n}", n == 2) for i, p in ((1, "A"), (3, "B"), (5, "A!")) for n in (1, 2)]
 
     failed = run_dag("arrow_wrong")
     assert (failed.state, failed.state_of("txn.wrong"), failed.tries_of("txn.wrong")) == ("failed", "failed", 1)

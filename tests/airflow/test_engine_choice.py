@@ -14,6 +14,7 @@ from airflow.sdk.execution_time.context import set_current_context
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
+from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.operations.rewrite.update import plan_update
@@ -66,14 +67,16 @@ def test_dag_runs(run_dag: Any, tables: str, told: Any, spark: Any, monkeypatch:
     run = run_dag("auto_engine", None)
     assert run.state == "success"
     by = "Spark" if large else "the worker"
-    refused = [] if large else [("UPDATE", "Spark", "the worker")]
     assert told() == [
         ("DELETE", by, "the plan"),
         ("UPDATE", by, "the plan"),
-        *refused,
+        *([] if large else [("UPDATE", "Spark", "the worker")]),
+        *[(operation, by, "the plan") for operation in ("MERGE", "MERGE")],
+        *([] if large else [("MERGE", "Spark", "the worker")]),
         *[(operation, by, "the plan") for operation in ("OPTIMIZE", "OPTIMIZE", "DELETE", "REORG")],
     ]
     rows = dict(table.rows())
+    assert rows[8] == 11, "what one MERGE set, and the other took up"
     assert sorted(rows) == EXPECTED
     assert rows[2] == spark.sql("SELECT pmod(xxhash64(2L), 7)").first()[0]
     assert len(table.live()) == 1
@@ -220,5 +223,7 @@ def test_what_goes_with_it() -> None:
     DeltaDeleteOperator(
         task_id="t", table="/t", predicate="id = 1", engine="auto", max_memory=1, spark_submit={}, application="a.py"
     )
+    with pytest.raises(DeltaIllegalArgumentException, match="a function as source, which returns what one engine reads"):
+        DeltaMergeOperator(task_id="t", table="/t", source=lambda table: table, condition="target.id = source.id", engine="auto")
     with pytest.raises(DeltaIllegalArgumentException, match="engine must be one of spark, arrow, auto"):
         DeltaDeleteOperator(task_id="t", table="/t", predicate="id = 1", engine="automatic")

@@ -137,6 +137,20 @@ class TestOneTask:
         fields = set(DeltaMaintenanceOperator.template_fields)
         assert {"tables", "steps", "min_commits", "where", "z_order_by", "retention_hours", "spark_conn_id"} <= fields
 
+    def test_small_files_become_few_in_the_worker(self, tmp_path, monkeypatch):
+        from airflow_delta.tasks.spark.session import TaskSession
+
+        monkeypatch.setattr(TaskSession, "worker", lambda *_: lambda _request: pytest.fail("no Spark is needed"))
+        for engine in ("arrow", "auto"):
+            path = tmp_path / engine
+            for number in range(3):
+                deltalake.write_deltalake(path, pa.table({"id": [number]}), mode="append")
+            operator = DeltaMaintenanceOperator(task_id="maintain", tables=str(path), steps=["optimize"], engine=engine)
+            assert steps_of(operator.execute(context(operator))) == {"optimize": "done"}
+            assert len(deltalake.DeltaTable(path).file_uris()) == 1
+            assert sorted(row["id"] for row in readers.rows(str(path))) == [0, 1, 2]
+            assert steps_of(operator.execute(context(operator))) == {"optimize": "nothing"}
+
     @pytest.mark.spark
     def test_small_files_become_few_in_a_session_that_serves_all_tables(self, tmp_path, spark):
         tables = [made(tmp_path / "a"), made(tmp_path / "b")]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_delta.contract.payloads import TransactionHandle
@@ -46,12 +47,21 @@ class Row:
     gone: bool = False
 
 
+ARROW = pa.schema(
+    [("id", pa.int64()), ("v", pa.string()), ("n", pa.int32()), ("gone", pa.bool_()), ("at", pa.timestamp("us", "UTC"))]
+)
+
+
+def rows_of(data: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in data], schema)
+
+
 class Dimension:
     """A table with versions, and what the tests do with it."""
 
-    def __init__(self, path: Any, spark: Any, **properties: str) -> None:
+    def __init__(self, path: Any, spark: Any, engine: str = "spark", **properties: str) -> None:
         self.table = Table(path, spark)
-        self.spark = spark
+        self.spark, self.engine = spark, engine
         begin = {"configuration": properties} if properties else {}
         self.table.write(spark.createDataFrame([], COLUMNS), begin=begin)
         self.runs = 0
@@ -59,16 +69,18 @@ class Dimension:
     def copied(self, path: Any) -> Dimension:
         shutil.copytree(self.table.path, path)
         other = object.__new__(Dimension)
-        other.table, other.spark, other.runs = Table(path, self.spark), self.spark, self.runs
+        other.table, other.spark, other.runs, other.engine = Table(path, self.spark), self.spark, self.runs, self.engine
         return other
 
     def source(self, rows: list[Row]) -> Any:
         data = [(row.key, row.v, row.n, row.gone, hour(row.at)) for row in rows]
+        if self.engine == "arrow":
+            return lambda: rows_of(data, ARROW)
         return lambda spark: spark.createDataFrame(data, "id LONG, v STRING, n INT, gone BOOLEAN, at TIMESTAMP")
 
     def operator(self, rows: list[Row], **options: Any) -> DeltaScd2MergeOperator:
         given = {"source": self.source(rows), "keys": "id", "effective_at": "at", "deleted": "gone", "confirmed": "seen"}
-        return DeltaScd2MergeOperator(task_id="merged", **{**given, **options})
+        return DeltaScd2MergeOperator(task_id="merged", engine=self.engine, **{**given, **options})
 
     def merge(self, rows: list[Row], **options: Any) -> dict[str, Any]:
         self.runs += 1
@@ -94,9 +106,9 @@ class Dimension:
         return [version[:3] for version in self.versions().get(key, [])]
 
 
-@pytest.fixture
-def dimension(tmp_path, spark) -> Dimension:
-    return Dimension(tmp_path / "t", spark)
+@pytest.fixture(params=["spark", "arrow"])
+def dimension(request, tmp_path, spark) -> Dimension:
+    return Dimension(tmp_path / "t", spark, request.param)
 
 
 # source after source for key 1, and the versions in the end
@@ -211,12 +223,13 @@ def some_rows(rng: random.Random, *, deletes: bool) -> list[Row]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_order_of_arrival_does_not_matter(tmp_path, spark, seed):
+@pytest.mark.parametrize("engine", ["spark", "arrow"])
+def test_the_order_of_arrival_does_not_matter(tmp_path, spark, engine, seed):
     rng = random.Random(seed)
     rows = some_rows(rng, deletes=False)
     wanted = {key: [v[:3] + v[4:] for v in model([row for row in rows if row.key == key])] for key in KEYS}
     rng.shuffle(rows)
-    dimension = Dimension(tmp_path / "t", spark)
+    dimension = Dimension(tmp_path / "t", spark, engine)
     for part in range(3):
         dimension.merge(rows[part::3], tracked="v")
     assert {key: [v[:3] + v[4:] for v in each] for key, each in dimension.versions().items()} == wanted
@@ -224,15 +237,16 @@ def test_the_order_of_arrival_does_not_matter(tmp_path, spark, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("confirmed", ["seen", None])
-def test_source_after_source_is_what_the_model_says(tmp_path, spark, confirmed):
+@pytest.mark.parametrize("engine", ["spark", "arrow"])
+def test_source_after_source_is_what_the_model_says(tmp_path, spark, engine, confirmed):
     rng = random.Random(3)
     rows = some_rows(rng, deletes=True)
     rng.shuffle(rows)
-    dimension = Dimension(tmp_path / "t", spark, **{"delta.enableDeletionVectors": "true"} if confirmed else {})
+    dimension = Dimension(tmp_path / "t", spark, engine, **{"delta.enableDeletionVectors": "true"} if confirmed else {})
     wanted: dict[Any, list[tuple[Any, ...]]] = {}
     for part in range(3):
         batch = rows[part::3]
-        options = {} if confirmed else {"confirmed": None, "source": without_seen(batch)}
+        options = {} if confirmed else {"confirmed": None, "source": without_seen(batch, engine)}
         dimension.merge(batch, tracked="v", **options)
         for key in KEYS:
             mine = [row for row in batch if row.key == key]
@@ -240,9 +254,11 @@ def test_source_after_source_is_what_the_model_says(tmp_path, spark, confirmed):
     assert dimension.versions() == {key: versions for key, versions in wanted.items() if versions}
 
 
-def without_seen(rows: list[Row]) -> Any:
+def without_seen(rows: list[Row], engine: str) -> Any:
     """A source for a table whose ``seen`` is a column like any other."""
     data = [(row.key, row.v, row.n, row.gone, hour(row.at), None) for row in rows]
+    if engine == "arrow":
+        return lambda: rows_of(data, ARROW.append(pa.field("seen", pa.list_(pa.timestamp("us", "UTC")))))
     kinds = "id LONG, v STRING, n INT, gone BOOLEAN, at TIMESTAMP, seen ARRAY<TIMESTAMP>"
     return lambda spark: spark.createDataFrame(data, kinds)
 
@@ -276,8 +292,8 @@ def publish(handle: Any, report: Any) -> Any:
     return operator.execute(context(operator))
 
 
-@pytest.fixture(scope="module")
-def two_keys(tmp_path_factory, spark) -> Dimension:
+@pytest.fixture(scope="module", params=["spark", "arrow"])
+def two_keys(request, tmp_path_factory, spark) -> Dimension:
     """Keys 1 and 2, in one file."""
     with pytest.MonkeyPatch.context() as patch:
         from airflow.sdk.bases.operator import ExecutorSafeguard
@@ -287,7 +303,8 @@ def two_keys(tmp_path_factory, spark) -> Dimension:
 
         patch.setattr(ExecutorSafeguard, "test_mode", True)
         patch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
-        dimension = Dimension(tmp_path_factory.mktemp("keys") / "t", spark, **{"delta.enableDeletionVectors": "true"})
+        path = tmp_path_factory.mktemp("keys") / "t"
+        dimension = Dimension(path, spark, request.param, **{"delta.enableDeletionVectors": "true"})
         dimension.merge([Row(1, 1, "a"), Row(1, 2, "a")])
     return dimension
 
@@ -335,6 +352,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 @pytest.mark.parametrize(("options", "error", "says"), REFUSED)
 def test_what_is_refused(dimension, options, error, says):
+    if dimension.engine == "arrow" and "source" in options:
+        rows = pa.table({"id": [1], "v": ["x"], "n": [1.5], "gone": [False], "at": [EPOCH]})
+        options = {**options, "source": lambda: rows}
     with pytest.raises(error, match=says):
         dimension.merge([Row(1, 1, "a")], **options)
 

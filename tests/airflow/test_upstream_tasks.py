@@ -71,6 +71,8 @@ def made(kind: type[BaseOperator], **arguments) -> BaseOperator:
         named["python_callable"] = lambda new_files: None
     if "expected_schema" in arguments:
         named["schema_policy"] = "strict"
+    if "max_memory" in arguments and "engine" in parameters(kind):
+        named["engine"] = "arrow"
     if kind is DeltaScd2MergeOperator:  # an application could pass it
         named["source"] = "SELECT 1 AS id"
     if kind is DeltaPartitionSensor:

@@ -29,6 +29,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.spark import merge_source
 from airflow_delta.spark.key_values import bounds_of
 from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.transaction import CommitPolicy
 from support.actions import column, struct
 from support.feature_tables import create, field, identity
@@ -250,6 +251,41 @@ def array_of(element: Any) -> dict[str, Any]:
 
 
 STRUCT = struct(column("a", "integer"), column("m", struct(column("x", "integer"), column("y", "string"))))
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_a_condition_that_is_null(table, monkeypatch, small):
+    """NULL has no type, where Spark wants a boolean."""
+    monkeypatch.setattr(merge_source.MergeSource, "is_small", lambda *_: small)
+    made(table)
+    before = rows(table)
+    source = "SELECT 1L AS id, 5 AS v UNION ALL SELECT 1000L, 6"
+    clauses = [when_matched_delete("NULL"), when_not_matched_insert(condition="NULL"), when_not_matched_by_source_delete("NULL")]
+    merge(table, source, clauses)
+    assert rows(table) == before
+    merge(table, source, on="NULL")
+    assert sorted(rows(table)) == sorted([*before, (1, 5), (1000, 6)])
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_bytes_in_the_names_of_directories(table, mapped):
+    """Spark writes rows without bytes and rows of null into one directory, and makes of bytes that are no text another one."""
+    mode = {"delta.columnMapping.mode": "name"} if mapped else {}
+    create(table, column("id", "long"), column("p", "binary"), partition_by=("p",), **mode)
+    values = ["NULL", "X''", "NULL", "X''", "encode('é€😀\u0001', 'UTF-8')", "X'41'"]
+    for number, value in enumerate(values):
+        table.write(f"SELECT {number}L AS id, {value} AS p")
+    table.run(plan_update, set={"p": "IF(id % 2 = 0, p, IF(id < 4, X'', p))"})
+    expected = [(0, None), (1, None), (2, None), (3, None), (4, bytearray("é€😀\u0001".encode())), (5, bytearray(b"A"))]
+    assert sorted(rows(table)) == expected
+    for lost in ("X'FF'", "X'C080'", "X'EDA080'", "X'F4908080'", "X'41E282'"):
+        for write in (
+            lambda lost=lost: table.write(f"SELECT 9L AS id, {lost} AS p"),
+            lambda lost=lost: table.run(plan_update, set={"p": lost}, predicate="id = 5"),
+        ):
+            with pytest.raises(DeltaAnalysisException, match="Partition column p has bytes that are not UTF-8"):
+                write()
+    assert sorted(rows(table)) == expected
 
 
 def test_fields_of_structs(table):

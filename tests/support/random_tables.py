@@ -330,6 +330,9 @@ class RandomTable:
         if "made" in self.computed:
             made = [_GENERATED[self._generated, self.computed["made"].sql](key) for key in rows.column(KEY).to_pylist()]
             rows = rows.append_column("made", pa.array(made, self.computed["made"].arrow))
+            if "made" in self.partition_by:  # of which a file has one value
+                rows = rows.filter(pa.array([value == made[0] for value in made]))
+                count = rows.num_rows
         if "given" in self.computed:
             rows = rows.append_column("given", pa.array(draw.choices([None, "it's"], k=count), pa.string()))
         values: dict[str, str | None] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_delta.lazy_patterns import lazy_pattern
 
-_SIZE = lazy_pattern(r"([0-9]{1,19})\s*+([kmgt]?)i?b?")
+_SIZE = lazy_pattern(r"([0-9]{1,19})\s*([kmgt]?)i?b?")
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 

@@ -30,9 +30,14 @@ def zoneless_values(plan: ScanPlan | None) -> dict[str, set[str]]:
         mapped = plan.column_mapping != "none"
         name = str((field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]) if mapped else field["name"])
         texts = {partition_text(file.partition_values, name) for file in plan.files}
-        if kept := {text for text in texts if text is not None and _ZONELESS.fullmatch(text.strip())}:
+        if kept := {text for text in texts if text is not None and _is_zoneless(text)}:
             found[field["name"]] = kept
     return found
+
+
+def _is_zoneless(text: str) -> bool:
+    """Return whether a partition value of a timestamp lacks a time zone."""
+    return _ZONELESS.fullmatch(text.strip()) is not None
 
 
 def zone_of_directories(plan: ScanPlan | None) -> str:

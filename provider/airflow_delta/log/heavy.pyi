@@ -1,3 +1,4 @@
+from airflow_delta.log.arrow.arrays import no_rows as no_rows
 from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS as FILE_COLUMNS
 from airflow_delta.log.checkpoint.file_columns import projected as projected
 from airflow_delta.log.checkpoint.file_columns import to_add_files as to_add_files

@@ -30,6 +30,7 @@ from airflow_delta.table.operations.maintenance import (
 from airflow_delta.tasks.base import DeltaOperator
 from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
 from airflow_delta.tasks.declared import parameter
+from airflow_delta.tasks.engines import EngineChoice, EngineParameters
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.lineage import absolute_table
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
@@ -44,13 +45,14 @@ if TYPE_CHECKING:
     from airflow_delta.tasks.declared import Taken
 
 
-class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameters, SqlParameters):
+class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, EngineParameters, CommitParameters, SqlParameters):
     """Maintain tables in one task: the given steps, in their fixed order, table by table.
 
     ``checkpoint`` writes a checkpoint if enough commits have followed the last one, ``optimize`` compacts small files, ``vacuum``
     deletes files that no version within the retention needs, including staged files of abandoned transactions, and
-    ``log_cleanup`` deletes the part of the log older than ``delta.logRetentionDuration``. Only ``optimize`` needs Spark. If a
-    step fails, the others still run, and the task fails at the end. A rerun does what is left.
+    ``log_cleanup`` deletes the part of the log older than ``delta.logRetentionDuration``. Only ``optimize`` needs Spark, unless
+    ``engine`` says that the worker does it. If a step fails, the others still run, and the task fails at the end. A rerun does
+    what is left.
 
     Returns JSON, pushed as XCom even if the task fails: ``tables`` with ``table``, ``versionBefore``, ``versionAfter`` and
     ``steps`` (``step``, ``status``, ``seconds``, and details), and ``numFailedSteps``.
@@ -76,9 +78,9 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
     :param logging_enabled: for VACUUM: commit VACUUM START and VACUUM END.
     :param max_paths: number of deleted paths to list in the result of a step.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.spark.session.SessionParameters` and, for the commits of
-    OPTIMIZE and VACUUM, of :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters` (its ``checkpoint`` is not the
-    step).
+    The other parameters are those of :class:`~airflow_delta.tasks.engines.EngineParameters` and
+    :class:`~airflow_delta.tasks.spark.session.SessionParameters` and, for the commits of OPTIMIZE and VACUUM, of
+    :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters` (its ``checkpoint`` is not the step).
     """
 
     by_job: ClassVar[bool | str] = "commits by itself: use DeltaOptimizeOperator"
@@ -177,7 +179,7 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
     def _optimize(
         self, log: DeltaLog, session: TaskSession, stack: ExitStack, committer: CommitPart, context: Context
     ) -> OptimizeResult:
-        clock = Stopwatch()
+        clock, choice = Stopwatch(), self.hold(EngineChoice)
         result = engine.run_rewrite(
             log,
             lambda view: engine.select_for_optimize(
@@ -187,11 +189,11 @@ class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameter
                 min_file_size=self.min_file_size,
                 max_file_size=self.max_file_size,
             ),
-            session.worker(log, stack),
+            choice.worker(log, session.worker(log, stack)),
             identity=stage_identity(context),
             batch_size=self.batch_size,
             parallel=self.parallel,
-            spark_table_uri=session.spark_table_uri,
+            spark_table_uri=choice.table_uri(log, session.spark_table_uri),
             **committer.options(context),
         )
         TaskMetrics(context["ti"]).optimized(result, clock.seconds)

@@ -17,8 +17,10 @@ from airflow_delta.contract.merge import (
 )
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.arrow import ArrowTableReader
 from airflow_delta.operators.pyspark import TableReader
 from airflow_delta.tasks.declared import parameter
+from airflow_delta.tasks.engines import EngineParameters
 from airflow_delta.tasks.functions import call_function, not_a_dataframe, without_injected
 from airflow_delta.tasks.merge import MergeParameters, MergeStatement
 from airflow_delta.tasks.merge_source import NamedSource, SourceParameters, take_source
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.contract.payloads import StagedWrite
+    from airflow_delta.contract.request import StageRequest
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 __all__ = [
@@ -45,7 +48,13 @@ __all__ = [
 
 
 class DeltaMergeOperator(
-    DeltaTableOperator, RunnerParameters, MergeParameters, SourceParameters, SqlParameters, ReadVersionsParameters
+    DeltaTableOperator,
+    RunnerParameters,
+    EngineParameters,
+    MergeParameters,
+    SourceParameters,
+    SqlParameters,
+    ReadVersionsParameters,
 ):
     """Merge the rows of a source into a table: MERGE INTO, with ``*``, several clauses and schema evolution.
 
@@ -56,8 +65,8 @@ class DeltaMergeOperator(
 
     The other parameters are those of :class:`~airflow_delta.tasks.merge.MergeParameters`,
     :class:`~airflow_delta.tasks.merge_source.SourceParameters`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
-    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters` and
-    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters`,
+    :class:`~airflow_delta.tasks.engines.EngineParameters` and :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
     template_ext: Sequence[str] = (".sql",)
@@ -76,6 +85,11 @@ class DeltaMergeOperator(
     def source(self, spark: SparkSession, stage: StageView) -> DataFrame | None:  # noqa: ARG002 - the request has its reads
         """Return the source for an in-process session; ``None`` if the request names it."""
         return NamedSource.of(self).rows(spark)
+
+    def worker_rows(self, stage: StageView, request: StageRequest) -> Any:
+        """Return the rows of the source for the worker itself; what its function reads of the table is recorded."""
+        self._reads = reader = ArrowTableReader(stage, self.hold(ReadVersions).tables(self.opened))
+        return NamedSource.of(self).worker_rows(stage, request, reader)
 
     def secret_properties(self) -> dict[str, str]:
         """Return the options of the source's connection, for a submitted application."""

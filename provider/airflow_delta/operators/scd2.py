@@ -10,18 +10,21 @@ from airflow_delta.contract.kinds import NAMES, TRUTH
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.contract.scd2 import HistoryArguments
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.arrow import ArrowTableReader
 from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.declared import Parameters, parameter
+from airflow_delta.tasks.engines import EngineParameters
 from airflow_delta.tasks.merge_source import NamedSource, SourceParameters, take_source
 from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.spark.runner import RunnerParameters
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage.read_versions import ReadVersionsParameters
+from airflow_delta.tasks.stage.read_versions import ReadVersions, ReadVersionsParameters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.contract.payloads import StagedWrite
+    from airflow_delta.contract.request import StageRequest
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
     from airflow_delta.tasks.declared import Taken
 
@@ -74,7 +77,13 @@ class HistoryOptions(Part, HistoryParameters):
 
 
 class DeltaScd2MergeOperator(
-    DeltaTableOperator, RunnerParameters, HistoryParameters, SourceParameters, SqlParameters, ReadVersionsParameters
+    DeltaTableOperator,
+    RunnerParameters,
+    EngineParameters,
+    HistoryParameters,
+    SourceParameters,
+    SqlParameters,
+    ReadVersionsParameters,
 ):
     """Keep every version of the rows of a source: a slowly changing dimension of type 2, as one MERGE.
 
@@ -100,8 +109,8 @@ class DeltaScd2MergeOperator(
 
     The other parameters are those of :class:`HistoryParameters`, :class:`~airflow_delta.tasks.merge_source.SourceParameters`,
     :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
-    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters` and
-    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters`,
+    :class:`~airflow_delta.tasks.engines.EngineParameters` and :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
     template_ext: Sequence[str] = (".sql",)
@@ -127,6 +136,11 @@ class DeltaScd2MergeOperator(
     def source(self, spark: SparkSession, stage: StageView) -> DataFrame | None:  # noqa: ARG002 - the request has its reads
         """Return the source for an in-process session; ``None`` if the request names it."""
         return NamedSource.of(self).rows(spark)
+
+    def worker_rows(self, stage: StageView, request: StageRequest) -> Any:
+        """Return the rows of the source for the worker itself; what its function reads of the table is recorded."""
+        self._reads = reader = ArrowTableReader(stage, self.hold(ReadVersions).tables(self.opened))
+        return NamedSource.of(self).worker_rows(stage, request, reader)
 
     def secret_properties(self) -> dict[str, str]:
         """Return the options of the source's connection, for a submitted application."""

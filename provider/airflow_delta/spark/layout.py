@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
@@ -11,6 +10,7 @@ from pyspark.sql import functions as sf
 from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.contract.mapping import field_metadata
 from airflow_delta.contract.payloads import Json, ScanPlan
+from airflow_delta.contract.plain_schema import plain_type, with_fields_changed, without_delta_metadata
 from airflow_delta.contract.schema import Type, find_field
 from airflow_delta.spark.align import spark_name, spark_type
 
@@ -31,9 +31,9 @@ class Layout:
         self._mode = plan.column_mapping
         partition = [f for f in (find_field(schema, name) for name in plan.partition_columns) if f is not None]
         names = {f["name"] for f in partition}
-        self.partition_columns = [(_clean_field(f), self._name(f)) for f in partition]
+        self.partition_columns = [(without_delta_metadata(f), self._name(f)) for f in partition]
         self._in_files = [f for f in schema["fields"] if f["name"] not in names]
-        self.fields: list[Json] = [_clean_field(f) for f in schema["fields"]]
+        self.fields: list[Json] = [without_delta_metadata(f) for f in schema["fields"]]
         self.stored: Json = {"type": "struct", "fields": [self._physical_field(f) for f in self._in_files]}
 
     @property
@@ -48,8 +48,8 @@ class Layout:
     def _logical(self, field: Json) -> Column:
         column = sf.col(spark_name(self._name(field)))
         if self._renames(field["type"]):
-            column = column.cast(spark_type(_clean(field["type"])))  # by position, at every depth
-        return column.alias(field["name"], metadata=_clean_field(field)["metadata"])
+            column = column.cast(spark_type(plain_type(field["type"])))  # by position, at every depth
+        return column.alias(field["name"], metadata=without_delta_metadata(field)["metadata"])
 
     def _name(self, field: Json) -> str:
         if self._mode == "none":
@@ -57,14 +57,14 @@ class Layout:
         return str((field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]))
 
     def _physical_field(self, field: Json) -> Json:
-        metadata = _clean_field(field)["metadata"]
+        metadata = without_delta_metadata(field)["metadata"]
         # Only for mapping by id: files of a table that got names later have no ids, and Spark would refuse them.
         if self.by_id:
             metadata = {**metadata, **field_metadata(field)}
         return {"name": self._name(field), "type": self._physical(field["type"]), "nullable": True, "metadata": metadata}
 
     def _physical(self, data_type: Type) -> Type:
-        return _each_field(data_type, self._physical_field)
+        return with_fields_changed(data_type, self._physical_field)
 
     def _renames(self, data_type: Type) -> bool:
         if isinstance(data_type, str):
@@ -77,28 +77,3 @@ class Layout:
             case "map":
                 return self._renames(data_type["keyType"]) or self._renames(data_type["valueType"])
         return False
-
-
-def _clean_field(field: Json) -> Json:
-    """Return a field without Delta's metadata: a column made from it elsewhere is another column."""
-    metadata = {k: v for k, v in (field.get("metadata") or {}).items() if not k.startswith("delta.")}
-    return {"name": field["name"], "type": _clean(field["type"]), "nullable": True, "metadata": metadata}
-
-
-def _clean(data_type: Type) -> Type:
-    return _each_field(data_type, _clean_field)
-
-
-def _each_field(data_type: Type, change: Callable[[Json], Json]) -> Type:
-    """Return a type with the fields of its structs changed, and everything nullable, as in files."""
-    if isinstance(data_type, str):
-        return data_type
-    match data_type["type"]:
-        case "struct":
-            return {"type": "struct", "fields": [change(f) for f in data_type["fields"]]}
-        case "array":
-            return {"type": "array", "elementType": _each_field(data_type["elementType"], change), "containsNull": True}
-        case "map":
-            key, value = (_each_field(data_type[name], change) for name in ("keyType", "valueType"))
-            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    return data_type

@@ -117,8 +117,12 @@ class _Merge:
         if how is None and not self.by_source:
             rows = self.source.possible(rows)
         source = sf.broadcast(self.source.rows) if small else self.source.rows
-        joined = rows.join(source, spark_value(self._condition), how or self._how)
+        joined = rows.join(source, self._on, how or self._how)
         return joined.select("*", self._decided().alias(CLAUSE))
+
+    @property
+    def _on(self) -> Column:
+        return spark_value(self._condition).cast("boolean")  # NULL has no type
 
     def _decided(self) -> Column:
         matched = sf.when(sf.col(SOURCE_ROW).isNotNull(), self.clauses.deciding(MATCHED))
@@ -248,10 +252,10 @@ class _Merge:
             return rows
         elif self._pairs_small:  # one pass over the table without a shuffle
             target = self.source.possible(self._target(self.files))
-            paired = target.join(sf.broadcast(rows), spark_value(self._condition)).select(SOURCE_ROW).distinct()
+            paired = target.join(sf.broadcast(rows), self._on).select(SOURCE_ROW).distinct()
         else:
             target = self.source.possible(self._target(self.files))
-            return rows.join(target, spark_value(self._condition), "left_anti")
+            return rows.join(target, self._on, "left_anti")
         known = "__airflow_delta_paired_row"
         paired = paired.select(sf.col(SOURCE_ROW).alias(known))
         return rows.join(paired, sf.col(SOURCE_ROW) == sf.col(known), "left_anti")

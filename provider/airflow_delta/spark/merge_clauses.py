@@ -77,7 +77,7 @@ class MergeClauses:
         chain: Column | None = None
         for i in self.of(*kinds):
             text = self.all[i].condition
-            true = sf.lit(True) if text is None else spark_value(text)
+            true = sf.lit(True) if text is None else spark_value(text).cast("boolean")  # NULL has no type
             chain = sf.when(true, sf.lit(i)) if chain is None else chain.when(true, sf.lit(i))
         return sf.lit(None).cast("int") if chain is None else chain
 

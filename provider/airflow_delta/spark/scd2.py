@@ -17,20 +17,21 @@ from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.request import StageRequest
 from airflow_delta.contract.scd2 import (
     ACTION,
+    BEGAN,
+    ENDED,
+    GIVEN,
     HISTORY_DELETE,
     HISTORY_INSERT,
     HISTORY_NOTHING,
     HISTORY_UPDATE,
+    OVERLAPS,
+    SEEN_AGAIN,
     HistoryArguments,
     HistoryColumns,
+    HistorySource,
 )
-from airflow_delta.contract.schema import fields_by_name, find_field, nullable, written_schema
-from airflow_delta.exceptions import (
-    DeltaIllegalArgumentException,
-    DeltaIllegalStateException,
-    SchemaMismatchException,
-    StagingException,
-)
+from airflow_delta.contract.schema import find_field
+from airflow_delta.exceptions import DeltaIllegalStateException, StagingException
 from airflow_delta.spark.align import align, spark_name, spark_type, spark_value
 from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.spark.row_errors import RowChecks
@@ -76,9 +77,7 @@ class History:
     def __init__(self, columns: HistoryColumns, schema: Json, *, table: str, version: int) -> None:
         self.columns = columns
         self._schema = schema
-        self._table = table
-        self._version = version
-        self._where = f"table {table} version {version}"
+        self._rules = HistorySource(columns, schema, table, version)
         self._checks = RowChecks(table, version)
         self._period = spark_type(columns.period_type)
 
@@ -119,70 +118,38 @@ class History:
 
     def _new_events(self, source: DataFrame, effective_at: str, deleted: str | None) -> DataFrame:
         """Return the source rows as events in the types of the table, computed once: another evaluation could differ."""
-        given, known = fields_by_name(source.schema.jsonValue()), fields_by_name(self._schema)
-        if lacking := [name for name in self.columns.given if name.lower() not in given]:
-            raise SchemaMismatchException(
-                f"The source of the history in {self._where} lacks {', '.join(lacking)}; it has {', '.join(source.columns)}. "
-                "Select every column of the table that it does not compute: one that is missing would count as null.",
-                table=self._table,
-                version=self._version,
-            )
+        self._rules.check_columns(source.columns)
         gone = sf.lit(False) if deleted is None else sf.coalesce(spark_value(deleted).cast("boolean"), sf.lit(False))
         about = {_AT: spark_value(effective_at).cast(self._period), _GONE: gone}
         rows = source.select(*self._names(self.columns.given), *(column.alias(name) for name, column in about.items()))
-        fields = [known[name.lower()] for name in self.columns.given if name.lower() in known]
-        for name, kind in ((_AT, self.columns.period_type), (_GONE, "boolean")):
-            fields.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
-        # Nullable: what ends a version need not have its values. The MERGE checks what it writes.
-        target = written_schema(
-            rows.schema.jsonValue(),
-            nullable({"type": "struct", "fields": fields}),
-            merge=False,
-            table_name=self._table,
-            version=self._version,
-            exact=True,
-        )
+        target = self._rules.events_schema(rows.schema.jsonValue(), _AT, _GONE)
         aligned = align(rows, target, self._checks)
-        return self._events(aligned, sf.col(_AT), sf.col(_GONE), rank=3).localCheckpoint(eager=True)
+        return self._events(aligned, sf.col(_AT), sf.col(_GONE), rank=GIVEN).localCheckpoint(eager=True)
 
     def _check(self, new: DataFrame, *, full_snapshot: bool) -> None:
         """Refuse source rows that do not say what to do."""
         different = new.distinct().groupBy(*self._names([*self.columns.keys, _AT])).agg(sf.count("*").alias("n"))
         measures = (sf.count("*"), sf.count_if(sf.col("n") > 1), sf.count_if(sf.col(_AT).isNull()), sf.min(_AT), sf.max(_AT))
         rows, ambiguous, timeless, first, last = different.agg(*measures).collect()[0]
-        problem = None
-        if timeless:
-            problem = "effective_at is null in some rows"
-        elif ambiguous:
-            problem = f"{ambiguous} keys have different rows of one time; let effective_at tell them apart"
-        elif full_snapshot and not rows:
-            problem = "a full snapshot without rows would end every version"
-        elif full_snapshot and first != last:
-            problem = f"a full snapshot is of one time, and effective_at goes from {first} to {last}"
-        if problem is not None:
-            raise DeltaIllegalArgumentException(
-                f"The source of the history in {self._where} cannot be merged: {problem}.",
-                table=self._table,
-                version=self._version,
-            )
+        self._rules.check_events(rows, ambiguous, timeless, (first, last), full_snapshot=full_snapshot)
 
     def _missing(self, table: DataFrame, new: DataFrame) -> DataFrame:
         """Return an event for every key of the table that a snapshot does not have."""
         keys = self._joined(table.select(*self._names(self.columns.keys)).distinct(), new, "left_anti")
         values = sf.lit(None).cast(new.schema[_VALUES].dataType)
-        ended = [sf.lit(True).alias(_GONE), values.alias(_VALUES), sf.lit(3).alias(_RANK)]
+        ended = [sf.lit(True).alias(_GONE), values.alias(_VALUES), sf.lit(GIVEN).alias(_RANK)]
         return keys.crossJoin(new.agg(sf.max(_AT).alias(_AT))).select(*self._names([*self.columns.keys, _AT]), *ended)
 
     def _known_events(self, table: DataFrame) -> DataFrame:
         """Return the versions of the table as events: when each began, was seen again, and ended without another one."""
         names = self.columns
         start, end = self._column(names.valid_from), self._column(names.valid_to)
-        parts = [self._events(table, start, sf.lit(False), rank=2)]
+        parts = [self._events(table, start, sf.lit(False), rank=BEGAN)]
         if names.confirmed is not None:
             seen = table.withColumn(_SEEN, sf.explode(self._column(names.confirmed)))
-            parts.append(self._events(seen, sf.col(_SEEN), sf.lit(False), rank=1))
+            parts.append(self._events(seen, sf.col(_SEEN), sf.lit(False), rank=SEEN_AGAIN))
         # Where the next version begins at that time, its own event has a higher rank.
-        parts.append(self._events(table.where(end.isNotNull()), end, sf.lit(True), rank=0))
+        parts.append(self._events(table.where(end.isNotNull()), end, sf.lit(True), rank=ENDED))
         return reduce(lambda a, b: a.unionByName(b), parts)
 
     def _events(self, rows: DataFrame, at: Column, gone: Column, *, rank: int) -> DataFrame:
@@ -248,7 +215,7 @@ class History:
         overlaps |= following.isNotNull() & (end.isNull() | (end > following))
         raised = self._checks.violated(
             DeltaIllegalStateException,
-            "The versions of a key overlap, or one has no begin or ends before it, so they cannot be continued. Repair the key",
+            OVERLAPS,
             sf.concat_ws(", ", *(column.cast("string") for column in self._names(self.columns.keys))),
         )
         checked = sf.when(sf.coalesce(overlaps, sf.lit(False)), raised).otherwise(sf.lit(True))

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
+_AFTER = "[89AB]."
+_UTF8 = (
+    f"^(?:[0-7].|(?:C[2-9A-F]|D.){_AFTER}|E0[AB].{_AFTER}|E[1-9A-CEF](?:{_AFTER}){{2}}|ED[89].{_AFTER}|F0[9AB].(?:{_AFTER}){{2}}"
+    f"|F[1-3](?:{_AFTER}){{3}}|F48.(?:{_AFTER}){{2}})*$"
+)
+"""UTF-8 in hexadecimal digits, as RFC 3629 has it: Spark 3.5 has no function that asks for it."""
+
+
 def write_files(
     df: DataFrame,
     request: StageRequest,
@@ -141,6 +149,25 @@ def _in_utc(name: str) -> str:
     return after_epoch(f"unix_micros({spark_name(name)})")
 
 
+def _in_directory(column: Column, field: Json, checks: RowChecks) -> Column:
+    """Return a text or bytes as the name of a directory can hold them: nothing is null, as Spark itself has it for texts only."""
+    name = field["name"]
+    lost = checks.violated(
+        DeltaAnalysisException,
+        f"Partition column {name} has the value '{HIVE_NULL}', with which the name of a directory spells null: it would be lost. "
+        "Write another text, or null",
+    )
+    found = sf.when(sf.length(column) == 0, sf.lit(None).cast(field["type"]))
+    found = found.when(column.cast("string") == sf.lit(HIVE_NULL), lost.cast(field["type"]))
+    if field["type"] == "binary":
+        no_text = checks.violated(
+            DeltaAnalysisException,
+            f"Partition column {name} has bytes that are not UTF-8, which the log cannot hold: they would be lost. Encode them",
+        )
+        found = found.when(~sf.hex(column).rlike(_UTF8), no_text.cast("binary"))
+    return found.otherwise(column)
+
+
 def _stored(field: Json, kind: Type, request: StageRequest, checks: RowChecks, *, in_path: bool) -> Column:
     """Return a column as in files or, for a partition column, in directory names.
 
@@ -152,12 +179,7 @@ def _stored(field: Json, kind: Type, request: StageRequest, checks: RowChecks, *
     if in_path and field["type"] == "timestamp":
         column = sf.expr(_in_utc(field["name"]))  # whatever the session's time zone
     if in_path and field["type"] in ("string", "binary"):
-        lost = checks.violated(
-            DeltaAnalysisException,
-            f"Partition column {field['name']} has the value '{HIVE_NULL}', with which the name of a directory spells null: it "
-            "would be lost. Write another text, or null",
-        )
-        column = sf.when(column.cast("string") == sf.lit(HIVE_NULL), lost.cast(field["type"])).otherwise(column)
+        column = _in_directory(column, field, checks)
     if request.rules.column_mapping == "none":
         return column.alias(field["name"])
     if not isinstance(kind, str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.contract.byte_sizes import size_text
@@ -79,18 +79,25 @@ class EngineChoice(Part, EngineParameters):
         return log.uri if self.in_worker else spark_table_uri
 
     def carry_out(
-        self, log: DeltaLog, request: StageRequest, on_spark: Work, *, is_begun: Callable[[], bool] = lambda: False
+        self,
+        log: DeltaLog,
+        request: StageRequest,
+        on_spark: Work,
+        *,
+        rows: Callable[[], Any] = lambda: None,
+        is_begun: Callable[[], bool] = lambda: False,
     ) -> tuple[StageRequest, StageReport]:
         """Have a request carried out by the engine of the task.
 
         :param on_spark: has Spark carry it out.
+        :param rows: returns the rows of its source for the worker.
         :param is_begun: returns whether Spark works on it already, for an earlier try of the task.
         :return: the request that was worked on, and the report.
         """
         if self.engine == SPARK:
             return on_spark(request)
         if self.in_worker:
-            return request, engine.run_in_worker(log, request, max_memory=self.max_memory)
+            return request, engine.run_in_worker(log, request, rows(), max_memory=self.max_memory)
         about = f"engine=auto: {request.operation} of {log.uri} is done by"
         size = bytes_to_read(request)
         if is_begun():
@@ -102,7 +109,7 @@ class EngineChoice(Part, EngineParameters):
             return on_spark(request)
         logger.info("%s the worker: the plan reads %s, not more than %s.", about, size_text(size), most)
         try:
-            return request, engine.run_in_worker(log, request, max_memory=self.max_memory)
+            return request, engine.run_in_worker(log, request, rows(), max_memory=self.max_memory)
         except DeltaUnsupportedOperationException as refusal:
             logger.info("%s Spark: the worker refuses it: %s", about, refusal.message)
         with suppress(Exception):  # what the worker had written is in nobody's report; maintenance deletes what is left

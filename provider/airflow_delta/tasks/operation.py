@@ -63,6 +63,10 @@ class DeltaTableOperator(StageOperator, StageWorkParameters, OwnTransactionParam
         """Return the rows of the operation's source; ``None`` if it has none, or the request names it."""
         return None
 
+    def worker_rows(self, stage: StageView, request: StageRequest) -> Any:  # noqa: ARG002 - for operations that have some
+        """Return the rows of the operation's source for the worker itself; ``None`` if it has none."""
+        return None
+
     def did_nothing(self, staged: StagedWrite) -> bool:  # noqa: ARG002 - for operations that may find nothing to do
         """Return whether a transaction of the task's own is not to be committed, since nothing was staged."""
         return False
@@ -144,7 +148,8 @@ class DeltaTableOperator(StageOperator, StageWorkParameters, OwnTransactionParam
         if not isinstance(self, EngineParameters):
             return on_spark(request)
         is_begun = partial(runner.has_submitted, stage.log, request)
-        return self.hold(EngineChoice).carry_out(stage.log, request, on_spark, is_begun=is_begun)
+        rows = partial(self.worker_rows, stage, request)
+        return self.hold(EngineChoice).carry_out(stage.log, request, on_spark, rows=rows, is_begun=is_begun)
 
     def table_uri(self, log: DeltaLog) -> str | None:
         """Return the worker's URI if the worker itself certainly works on the rows."""

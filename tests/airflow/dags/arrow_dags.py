@@ -8,8 +8,11 @@ from datetime import datetime
 from airflow.sdk import dag, task
 
 from airflow_delta import delta_transaction
+from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
+from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator, DeltaReorgOperator
+from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 
 ROOT = os.environ["DELTA_EXAMPLES"]
 
@@ -91,6 +94,39 @@ def arrow_changes():
 
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def arrow_sources():
+    """Rows of another table are merged, and every version of them is kept."""
+    source = f"SELECT id, upper(part) AS part FROM delta.`{ROOT}/arrow_changes` WHERE id < 7"
+    created = [
+        DeltaCreateTableOperator(task_id="table", table=f"{ROOT}/arrow_sources", schema="id BIGINT, part STRING"),
+        DeltaCreateTableOperator(
+            task_id="versions",
+            table=f"{ROOT}/arrow_versions",
+            schema="id BIGINT, part STRING, valid_from DATE, valid_to DATE, is_current BOOLEAN",
+        ),
+    ]
+    merged = DeltaMergeOperator(
+        task_id="merged", table=f"{ROOT}/arrow_sources", source=source, condition="target.id = source.id", engine="arrow"
+    )
+
+    def changed(table):
+        return table.read(columns=["id", "part"]).slice(0, 0) if table.exists else None
+
+    history = [
+        DeltaScd2MergeOperator(
+            task_id=f"history_{number}",
+            table=f"{ROOT}/arrow_versions",
+            source=f"SELECT id, concat(part, '{number}') AS part FROM delta.`{ROOT}/arrow_sources`" if number < 3 else changed,
+            keys="id",
+            effective_at=f"DATE'2026-01-0{number}'",
+            engine="arrow",
+        )
+        for number in (1, 2, 3)
+    ]
+    created >> merged >> history[0] >> history[1] >> history[2]
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
 def arrow_wrong():
     """A stage whose rows do not fit is not tried again."""
     with delta_transaction("txn", table=f"{ROOT}/arrow_stages", create=False):
@@ -107,4 +143,5 @@ def arrow_wrong():
 arrow_stages()
 arrow_reads()
 arrow_changes()
+arrow_sources()
 arrow_wrong()

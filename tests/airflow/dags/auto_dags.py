@@ -9,6 +9,7 @@ from airflow.sdk import dag
 
 from airflow_delta import delta_transaction
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
+from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator, DeltaReorgOperator
 
 ROOT = os.environ["DELTA_EXAMPLES"]
@@ -26,8 +27,11 @@ def auto_engine():
     due = DeltaAutoCompactOperator(task_id="due", table=table, min_files=2, engine="auto")
     ordered = DeltaOptimizeOperator(task_id="ordered", table=table, z_order_by="id", engine="auto")
     alone = DeltaDeleteOperator(task_id="alone", table=table, predicate="id = 5", engine="auto")
+    merge = {"table": table, "condition": "target.id = source.id", "engine": "auto"}
+    merged = DeltaMergeOperator(task_id="merged", source="SELECT id, v + 10 AS v FROM {{ table }} WHERE id = 8", **merge)
+    counted = DeltaMergeOperator(task_id="counted", source="SELECT max(id) AS id, max(v) + 1 AS v FROM {{ table }}", **merge)
     purge = DeltaReorgOperator(task_id="purge", table=table, engine="auto")
-    txn >> changed >> due >> ordered >> alone >> purge
+    txn >> changed >> merged >> counted >> due >> ordered >> alone >> purge
 
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,11 @@ SETS: tuple[dict[str, str], ...] = (
 MATCHES = (
     *("target.id = source.id", "target.id = source.id AND target.p = source.p"),
     "target.p <=> source.p AND source.id = target.id",
+    *("target.id = source.id AND target.f = source.f", "target.d <=> source.d AND target.f <=> source.f AND source.p = target.p"),
+    *(
+        "target.id < source.id AND target.id > source.id - 2",
+        "target.id BETWEEN source.id AND source.id + 1 AND source.p = 'x:y'",
+    ),
     *("target.id = source.id AND source.d > 0", "target.dec = source.dec AND target.id = source.id AND target.id < 300"),
 )
 CLAUSES: tuple[list[dict[str, Any]], ...] = (
@@ -92,6 +98,43 @@ def random_operation(draw: random.Random) -> tuple[Callable[..., Any], dict[str,
     if draw.random() < 0.6:
         return plan_delete, {"predicate": random_condition(draw)}
     return draw.choice([(plan_optimize, {}), (plan_reorg, {})])
+
+
+NUMBERS = [None, math.nan, -math.nan, 0.0, -0.0, 1.5, -1.5, math.inf]
+CONDITIONS = (
+    *("target.d = source.d", "target.f = source.f", "source.d <=> target.d", "target.f <=> source.f AND target.d = source.d"),
+    *("target.f = source.d", "target.d > source.d", "source.id = 3", "true", "false", "1 = 0 OR target.id = source.id + 1"),
+    "abs(target.id - source.id) = 1 AND target.d IS NOT NULL",
+)
+
+
+@pytest.mark.parametrize("partition_by", [(), pytest.param(("d",), marks=pytest.mark.slow)], ids=["data", "partition"])
+def test_floating_point_keys_and_conditions_without_equal_columns(
+    spark: Any, tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    """A NaN equals a NaN, and zeros are equal; what is not a key is compared with every row."""
+    count = len(NUMBERS)
+    ids, doubles = pa.array(range(count)), pa.array(NUMBERS)
+    rows = pa.table({"id": ids, "d": doubles, "f": pa.array(reversed(NUMBERS), pa.float32())})
+    first = WorkerTable(tmp_path / "first")
+    first.write(rows.slice(0, 4), begin={"partition_by": partition_by})
+    first.write(rows.slice(4))
+    kinds: tuple[list[dict[str, Any]], ...] = (
+        [when_matched_delete(), when_not_matched_by_source_update({"id": "id + 1"}, "id < 5")],
+        [when_matched_update({"id": "target.id + 1000"}), when_not_matched_insert()],
+        [when_not_matched_insert({"id": "source.id"})],
+    )
+    many = rows.set_column(0, "id", pa.array([at + 100 for at in range(count)]))
+    for number, condition in enumerate(CONDITIONS):
+        tables = [WorkerTable(tmp_path / f"worker-{number}"), Table(tmp_path / f"spark-{number}", spark)]
+        for table in tables:
+            table.copy_from(first)
+        source = rows.slice(3, 1) if number % 2 else many
+        arguments = {"condition": condition, "clauses": kinds[number % 3], "source": source}
+        outcomes = [outcome(table, plan_merge, arguments) for table in tables]
+        assert outcomes[0] == outcomes[1], condition
+        here, there = (comparable(read_table(table.log()).to_table()) for table in tables)
+        assert here == there, condition
 
 
 def comparable(rows: pa.Table) -> list[str]:

@@ -238,7 +238,6 @@ def test_structs_of_a_table_with_column_mapping(table: WorkerTable) -> None:
 @pytest.mark.parametrize(
     ("on", "clause", "says"),
     [
-        ("target.v < source.v", when_matched_delete(), "no equal columns"),
         ("target.id = source.id AND xxhash64(target.name) = 1", when_matched_delete(), "xxhash64"),
         (ON_ID, when_matched_delete("soundex(target.name) = 'A'"), "soundex"),
         (ON_ID, when_matched_update({"name": "soundex(source.name)"}), "soundex"),
@@ -252,6 +251,21 @@ def test_what_only_spark_decides_is_refused_before_anything_is_written(
     with pytest.raises(DeltaUnsupportedOperationException, match=f"(?s){says}.*engine=.spark."):
         merge(table, rows_of(id=[1], v=[1], name=["x"]), clause, on=on)
     assert attempts(table) == before
+
+
+@pytest.mark.parametrize("matched", [True, False])
+def test_conditions_without_equal_columns(table: WorkerTable, monkeypatch: pytest.MonkeyPatch, matched: bool) -> None:
+    made(table)
+    clause = when_matched_update({"v": "target.v + source.v"}) if matched else when_not_matched_by_source_delete("v < 25")
+    source, on = rows_of(id=[0, 9], v=[1, 2], name=["x", "y"]), "target.id > source.id + 2"
+    monkeypatch.setattr("airflow_delta.table.arrow.rewrite.merge_pairs.MOST_PAIRS", 7)
+    with pytest.raises(DeltaUnsupportedOperationException, match=r"so 4 rows would be compared with each of 2 .7 pairs at most"):
+        merge(table, source, clause, on=on)
+    monkeypatch.setattr("airflow_delta.table.arrow.rewrite.merge_pairs.MOST_PAIRS", 8)
+    monkeypatch.setattr("airflow_delta.table.arrow.rewrite.merge_pairs._BLOCK_PAIRS", 3)
+    merge(table, source, clause, on=on)
+    last = [(3, 31, "a"), (4, 41, None)] if matched else [(3, 30, "a"), (4, 40, None)]
+    assert table.rows() == ([(1, 10, "a"), (2, 20, None)] if matched else []) + last
 
 
 def test_names_that_are_not_clear(table: WorkerTable) -> None:

@@ -91,6 +91,11 @@ _INFERRED: dict[type, Callable[[], pa.DataType]] = {
 }
 
 
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """Return a table of no rows; ``Schema.empty_table`` makes arrays of Python values."""
+    return pa.table([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
 def _convert(values: Sequence[Any], data_type: pa.DataType) -> Buffers:
     kinds = pa.types
     if kinds.is_struct(data_type):

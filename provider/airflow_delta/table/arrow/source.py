@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_delta.contract.payloads import Json
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 BATCH_ROWS = 131_072
@@ -17,10 +18,12 @@ class Source:
     """A stream of record batches; it can be read once.
 
     :ivar schema: as given.
+    :ivar declared: in Spark's JSON form, if more is known of the columns than their types.
     """
 
-    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], declared: Json | None = None) -> None:
         self.schema = schema
+        self.declared = declared
         self._batches = batches
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -39,6 +42,8 @@ def source_of(rows: Any, *, whose: str) -> Source:
     :raises DeltaIllegalArgumentException: if they are not rows, a column of a pandas frame mixes types, or a level of
         its index has the name of a column.
     """
+    if isinstance(rows, Source):
+        return rows
     kind = type(rows)
     if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
         frame = _with_named_index(rows, whose)

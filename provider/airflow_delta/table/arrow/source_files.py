@@ -32,10 +32,11 @@ _DECODED_BYTES = 64 << 20
 _SMALL_BYTES, _KEPT_BYTES = 1 << 20, 32 << 20  # of a file that is read once, and of all these
 
 
-def read_arrow_files(found: SourceFiles, table: StructType) -> pa.RecordBatchReader:
+def read_arrow_files(found: SourceFiles, table: StructType, *, alike: bool = False) -> pa.RecordBatchReader:
     """Return the rows of the files that a transaction loads.
 
     :param table: the table's columns, whose spelling the columns of files get.
+    :param alike: refuse files of different columns.
     """
     small, contents = _small_files(found), dict[str, pa.Buffer]()
 
@@ -49,6 +50,8 @@ def read_arrow_files(found: SourceFiles, table: StructType) -> pa.RecordBatchRea
     with ThreadPoolExecutor(_THREADS) as pool:
         schemas = list(pool.map(schema_of, found.files))
     schema = _common(found, schemas, table)
+    if alike:
+        _check_alike(found, schemas)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for file in found.files:
@@ -148,6 +151,19 @@ def _common(found: SourceFiles, schemas: Sequence[pa.Schema], table: StructType)
                 ) from error
             fields[name.lower()] = both.field(0)
     return pa.schema(list(fields.values()))
+
+
+def _check_alike(found: SourceFiles, schemas: Sequence[pa.Schema]) -> None:
+    """Refuse files with different columns: Spark reads all with the columns of one of them."""
+    files = [(file, schema) for file, schema in zip(found.files, schemas, strict=True) if file.size]
+    for file, schema in files[1:]:
+        first, columns = files[0]
+        if schema != columns:
+            raise found.store.error(
+                SchemaMismatchException,
+                f"The files {first.path} and {file.path} of {found.source} have different columns or types, and Spark would read "
+                "all files with those of one. Nothing was written. Read them apart from each other, or give them the same ones.",
+            )
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from airflow_delta.exceptions import (
     ReadLimitException,
 )
 from airflow_delta.log.actions.reconciliation import file_key
-from airflow_delta.log.arrow.arrays import scalar
+from airflow_delta.log.arrow.arrays import no_rows, scalar
 from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.predicate import Predicate
@@ -161,7 +161,7 @@ class StagedKeys:
     @cached_property
     def _empty(self) -> pa.Table:
         types = [arrow_type(column.data_type) for column in self._columns]
-        return pa.schema(list(zip(self._names, types, strict=True))).empty_table()
+        return no_rows(pa.schema(list(zip(self._names, types, strict=True))))
 
     @property
     def _metadata(self) -> Metadata:

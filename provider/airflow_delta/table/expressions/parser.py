@@ -38,8 +38,7 @@ _CAST_FUNCTIONS = frozenset(
     "tinyint smallint int bigint float double decimal string boolean date timestamp binary".split()  # noqa: SIM905
 )
 
-# Names that are something else to Spark, or may be, unless they are quoted.
-_RESERVED = frozenset(
+RESERVED = frozenset(
     re.findall(
         r"\w+",
         """
@@ -49,6 +48,7 @@ _RESERVED = frozenset(
         """,
     )
 )
+"""Names that are something else to Spark, or may be, unless they are quoted."""
 
 
 def parse_expression(text: str) -> Syntax:
@@ -56,14 +56,16 @@ def parse_expression(text: str) -> Syntax:
 
     :raises NotDecided: if it has a form that is not read here; it may still be an expression to Spark.
     """
-    parser = _Parser(text)
+    parser = ExpressionParser(text)
     found = parser.condition()
     if parser.kind != "end":
         parser.leave()
     return found
 
 
-class _Parser:
+class ExpressionParser:
+    """Reads the tokens of a text one after the other, from :attr:`at` on."""
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens = expression_tokens(text)
@@ -215,7 +217,7 @@ class _Parser:
 
     def name(self) -> Name:
         token = self.advance()
-        if token.kind != "quoted" and (token.kind != "word" or token.value.lower() in _RESERVED):
+        if token.kind != "quoted" and (token.kind != "word" or token.value.lower() in RESERVED):
             self.at -= 1
             self.leave()
         parts = [token.value]

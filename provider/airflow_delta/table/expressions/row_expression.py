@@ -125,6 +125,20 @@ def columns_of(schema: StructType) -> Resolve:
     return resolve
 
 
+def columns_under(resolve: Resolve, alias: str, prefix: str = "") -> Resolve:
+    """Return the function that finds columns by their names, or below an alias.
+
+    :param prefix: what their names in the batch begin with.
+    """
+
+    def found(parts: tuple[str, ...]) -> tuple[str, tuple[str, ...], DataType] | None:
+        below = resolve(parts[1:]) if len(parts) > 1 and parts[0].lower() == alias.lower() else None
+        named = below or resolve(parts)
+        return None if named is None else (prefix + named[0], *named[1:])
+
+    return found
+
+
 class _Binder:
     def __init__(self, text: str, resolve: Resolve) -> None:
         self.text = text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.log import heavy
@@ -50,9 +51,14 @@ def of_table(text: str, schema: StructType, alias: str) -> str:
 
     :param alias: of the table.
     """
-    heads = [(column.parts[0], column.start) for column in heavy.named_columns(tree_of(text)) if column.start is not None]
-    found = {start for name, start in heads if name.lower() != alias.lower() and schema.find(name) is not None}
+    named = [(column.parts, column.start) for column in heavy.named_columns(tree_of(text)) if column.start is not None]
+    found = {start for parts, start in named if schema.find(parts[0]) is not None and not _has_alias(parts, schema, alias)}
     prefix = "`" + alias.replace("`", "``") + "`."
     for start in sorted(found, reverse=True):
         text = f"{text[:start]}{prefix}{text[start:]}"
     return text
+
+
+def _has_alias(parts: Sequence[str], schema: StructType, alias: str) -> bool:
+    """Return whether a name begins with the alias, not with a column or struct of that name."""
+    return parts[0].lower() == alias.lower() and len(parts) > 1 and schema.find(parts[1]) is not None

@@ -113,6 +113,10 @@ class SourceTables:
             found[view] = name
         return found
 
+    def logs(self) -> dict[str, DeltaLog]:
+        """Return the logs of the tables by the names of their views."""
+        return {view: self._log(name) for view, name in self.views().items()}
+
     def scans(self, stage: StageView) -> list[SourceScan]:
         """Plan to read the new rows of all tables, for a job elsewhere."""
         return [self._scan(stage, name) for name in self._views]

@@ -210,7 +210,7 @@ class TableReads:
 
     @staticmethod
     def _no_files(columns: Sequence[str] | None) -> pa.Table:
-        return heavy.projected(columns).empty_table()
+        return heavy.no_rows(heavy.projected(columns))
 
     def _conjunction(self, predicates: Sequence[str | Predicate]) -> Predicate | None:
         if not predicates:

@@ -104,6 +104,13 @@ def test_columns_of_the_table(text: str, expected: str) -> None:
     assert of_table(text, parse_schema(COLUMNS), "target") == expected
 
 
+def test_a_column_may_have_the_name_of_the_alias() -> None:
+    inner = json.loads(schema(column("x", "integer"), column("id", "integer")))
+    columns = parse_schema(schema(column("id", "long"), column("target", inner)))
+    text = "target IS NULL OR `target`.x = 1 OR target.id = 2"
+    assert of_table(text, columns, "target") == "`target`.target IS NULL OR `target`.`target`.x = 1 OR target.id = 2"
+
+
 def plan(table: Table, clauses: Any = UPSERT, on: str = "target.id = source.id", **options: Any) -> Any:
     return plan_merge(table.view(table.begin()), condition=on, clauses=clauses, **options).request
 

@@ -62,7 +62,7 @@ def _comparable(values: pa.Array, inside: Sequence[int], kind: DataType) -> pa.A
         return (values.cast(pa.int32()) if kind.name in ("boolean", "date") else values).cast(pa.int64())
     if kind.name == "string":
         return pc.utf8_slice_codeunits(values, 0, TEXT_PREFIX)
-    return pc.binary_slice(values, 0, TEXT_PREFIX) if kind.name == "binary" else values.cast(pa.float64())
+    return pc.binary_slice(values, start=0, stop=TEXT_PREFIX) if kind.name == "binary" else values.cast(pa.float64())
 
 
 class Curve:

@@ -15,11 +15,12 @@ from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.data_files.group_rows import RowSelection, positions_of
 from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
+from airflow_delta.table.arrow.rewrite.history import merged_versions
 from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, RowClauses
 from airflow_delta.table.arrow.rewrite.merge_pairs import MergePairs
 from airflow_delta.table.arrow.rewrite.merge_source import SourceRows, reported_keys
 from airflow_delta.table.arrow.rewrite.read_plan import ROW
-from airflow_delta.table.arrow.row_checks import check_no_variants, needs_spark
+from airflow_delta.table.arrow.row_checks import check_no_variants
 from airflow_delta.table.files.row_words import bitmap_of
 
 if TYPE_CHECKING:
@@ -39,9 +40,9 @@ def run(log: DeltaLog, request: StageRequest, memory: MemoryBound, source_rows: 
     :param source_rows: a pyarrow Table or RecordBatchReader, a pandas or Polars frame, or another Arrow stream.
     """
     arguments = MergeArguments.of(request)
-    if arguments.history is not None:
-        raise needs_spark(request, "keeps every version of a row")
     check_no_variants(request)
+    if arguments.history is not None:
+        source_rows = merged_versions(log, request, arguments.history, source_rows, memory)
     source = SourceRows(source_rows, request, memory)
     work = WorkerRewrite(log, request, memory)
     clauses = RowClauses(work, source, arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,9 +28,10 @@ from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.align import empty_as_null
 from airflow_delta.table.arrow.defaults import Counter, default_value
+from airflow_delta.table.arrow.rewrite.conversions import Conversions, Converted
 from airflow_delta.table.arrow.rewrite.new_values import Values, decided, stored_values, with_fields
 from airflow_delta.table.arrow.row_checks import check_not_null, needs_spark, row_checks
-from airflow_delta.table.expressions.row_expression import RowExpression, columns_of
+from airflow_delta.table.expressions.row_expression import RowExpression, columns_of, columns_under
 
 if TYPE_CHECKING:
     from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
@@ -56,16 +58,12 @@ class RowClauses:
         self._target_json = evolved
         if evolved is not definition.struct:
             work.target = struct_of(evolved)
-        for field in self.table:
-            after = work.target.find(field.name)
-            if after is None or as_nullable(after.data_type) != as_nullable(field.data_type):
-                raise needs_spark(work.request, f"changes the type of the column {field.name} in a MERGE")
+        self._olds = self._old_values()
         of_table, of_source = columns_of(self.table), columns_of(source.struct)
-        self.both = _either(
-            _under(of_table, arguments.target_alias, TARGET), _under(of_source, arguments.source_alias, SOURCE), work.request
-        )
-        self.of_source = _under(of_source, arguments.source_alias, SOURCE)
-        self.of_target = _under(of_table, arguments.target_alias, TARGET)
+        self.of_source = columns_under(of_source, arguments.source_alias, SOURCE)
+        self.of_target = columns_under(of_table, arguments.target_alias, TARGET)
+        self._ids = [field.name for field in work.stored.fields[len(work.target.fields) :]]
+        self.both = _either(self.of_target, self.of_source, work.request)
         self._conditions: dict[int, RowExpression | None] = {}
         self._values: dict[int, Assigned] = {}
         for number, clause in enumerate(self.all):
@@ -91,8 +89,6 @@ class RowClauses:
                 self._generated[generated.name] = stored_values(
                     text, generated.name, generated.data_type, columns_of(work.target), work.request, why
                 )
-        ids = work.stored.fields[len(work.target.fields) :]
-        self._ids = [field.name for field in ids]
 
     # -- which clause ---------------------------------------------------------------------------------------------------------
 
@@ -140,7 +136,7 @@ class RowClauses:
             if set_by is not None:
                 found[field.name] = set_by(both)
             else:
-                found[field.name] = columns.get(field.name, pa.nulls(rows.num_rows, arrow_type(as_nullable(field.data_type))))
+                found[field.name] = self._olds[field.name](rows)
         for name, is_version in zip(self._ids, (False, True), strict=False):
             found[name] = pa.nulls(rows.num_rows, pa.int64()) if is_version else columns[name]
         return self._checked(found, values)
@@ -166,11 +162,23 @@ class RowClauses:
         """Return rows of the table with the columns that it gets."""
         if self._work.target is self.table:
             return rows
-        columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-        out = {field.name: arrow_type(as_nullable(field.data_type)) for field in self._work.stored}
-        return pa.RecordBatch.from_arrays(
-            [columns.get(name, pa.nulls(rows.num_rows, kind)) for name, kind in out.items()], names=list(out)
-        )
+        columns = [old(rows) for old in self._olds.values()] + [rows.column(name) for name in self._ids]
+        return pa.RecordBatch.from_arrays(columns, names=[*self._olds, *self._ids])
+
+    def _old_values(self) -> dict[str, Values]:
+        """Return what the table's rows have in the columns afterwards: new columns and fields are null."""
+        found: dict[str, Values] = {}
+        partitions = {name.lower() for name in self._request.partition_columns}
+        for field in self._work.target:
+            known = self.table.find(field.name)
+            if known is None:
+                found[field.name] = _nulls(arrow_type(as_nullable(field.data_type)))
+                continue
+            if known.name.lower() in partitions and as_nullable(known.data_type) != as_nullable(field.data_type):
+                raise needs_spark(self._request, f"changes the type of the partition column {known.name} in a MERGE")
+            convert = Conversions(self._request, "is merged").between(known.data_type, field.data_type, field.name)
+            found[field.name] = _then(methodcaller("column", known.name), convert)
+        return found
 
     @property
     def identities(self) -> tuple[str, ...]:
@@ -218,19 +226,26 @@ class RowClauses:
     def _value(self, name: str, change: Any, clause: MergeClause, resolve: Resolve, why: str) -> Values:
         field, known = self._work.target.find(name), self.table.find(name)
         assert field is not None, f"the plan has found {name}"
+        conversions = Conversions(self._request, why)
+        old = None if known is None else methodcaller("column", TARGET + known.name)
         if isinstance(change, dict):
-            if clause.action == INSERT or known is None or not isinstance(field.data_type, StructType):
-                raise needs_spark(self._request, f"{why}, which sets fields of {field.name}, and there is none yet")
+            assert isinstance(field.data_type, StructType), f"the plan has found fields of {name}"
 
             def leaf(text: tuple[str, Any], path: str, kind: DataType) -> Values:
                 return stored_values(text[0], path, kind, resolve, self._request, why)
 
-            named = _spelled(change, field.data_type)
-            return with_fields(named, field.data_type, lambda rows: rows.column(TARGET + known.name), leaf, field.name)
+            kind = known.data_type if known is not None and isinstance(known.data_type, StructType) else StructType(())
+            return with_fields(change, field.data_type, old, kind, leaf, field.name, conversions)
         text, given = change
         takes_all = clause.action == UPDATE and clause.set is None
         if takes_all and known is not None and absent_fields(given, type_to_json(known.data_type)):
-            raise needs_spark(self._request, f"{why}, whose source lacks fields of {field.name}")
+            value = decided(text, resolve, self._request, why)
+            assert isinstance(value.data_type, StructType)
+            assert isinstance(known.data_type, StructType)
+            assert isinstance(field.data_type, StructType)
+            merge = conversions.merged(value.data_type, known.data_type, field.data_type, field.name)
+            before = methodcaller("column", TARGET + known.name)
+            return lambda rows: merge(value.values(rows), before(rows))
         return stored_values(text, field.name, field.data_type, resolve, self._request, why)
 
     @property
@@ -267,27 +282,12 @@ def _constant(value: pa.Scalar) -> Values:
     return lambda rows: pa.repeat(value, rows.num_rows) if value.is_valid else pa.nulls(rows.num_rows, value.type)
 
 
-def _spelled(change: dict[str, Any], kind: StructType) -> dict[str, Any]:
-    """Return a tree of changes by the names of the fields, which it has in lower case."""
-    found = {}
-    for field in kind:
-        inner = change.get(field.name.lower())
-        if isinstance(inner, dict) and isinstance(field.data_type, StructType):
-            found[field.name] = _spelled(inner, field.data_type)
-        elif inner is not None:
-            found[field.name] = inner
-    return found
+def _nulls(kind: pa.DataType) -> Values:
+    return lambda rows: pa.nulls(rows.num_rows, kind)
 
 
-def _under(resolve: Resolve, alias: str, prefix: str) -> Resolve:
-    """Return the function that finds columns by their names, or below an alias, in a batch that has them under a prefix."""
-
-    def found(parts: tuple[str, ...]) -> tuple[str, tuple[str, ...], DataType] | None:
-        below = resolve(parts[1:]) if len(parts) > 1 and parts[0].lower() == alias.lower() else None
-        named = below or resolve(parts)
-        return None if named is None else (prefix + named[0], *named[1:])
-
-    return found
+def _then(values: Values, convert: Converted) -> Values:
+    return lambda rows: convert(values(rows))
 
 
 def _either(one: Resolve, other: Resolve, request: Any) -> Resolve:

@@ -1,14 +1,16 @@
 """Which rows of the table and of the source of a MERGE match, and which clause applies to each row of the table.
 
-A hash join by the columns that must be equal finds the pairs that may match; the whole condition then decides.
+A hash join by the columns that must be equal finds the pairs that may match; the whole condition then decides. Without such
+columns, it is asked of every pair, if there are not too many.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +20,7 @@ from airflow_delta.contract.key_values import is_stored_plainly
 from airflow_delta.contract.merge import MATCHED, NOT_MATCHED_BY_SOURCE, MergeArguments
 from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.contract.schema import find_field
-from airflow_delta.log.arrow.arrays import array, repeated, scalar
+from airflow_delta.log.arrow.arrays import array, no_rows, repeated, scalar
 from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.schema.types import type_to_json
@@ -38,8 +40,15 @@ if TYPE_CHECKING:
     from airflow_delta.table.arrow.rewrite.memory import MemoryBound
     from airflow_delta.table.arrow.rewrite.merge_source import SourceRows
 
-_SAME = ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
-"""Types whose values are equal if their bytes are; floating-point numbers are not among them."""
+_FLOATING = ("float", "double")
+
+_SAME = ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz", *_FLOATING)
+"""Types whose values are equal if their bytes are, for floating-point numbers those of :func:`_as_key`."""
+
+MOST_PAIRS = 100_000_000
+"""How many pairs of rows a condition is asked of, if no columns must be equal."""
+
+_BLOCK_PAIRS = 1 << 18
 
 _CHUNK_ROWS = 1 << 20
 
@@ -73,7 +82,8 @@ class JoinKey(NamedTuple):
 class MergePairs:
     """Pairs the rows.
 
-    :raises DeltaUnsupportedOperationException: if the condition compares no columns in a way that is joined by here.
+    :raises DeltaUnsupportedOperationException: if the condition compares no columns in a way that is joined by here, and there
+        are too many pairs.
     """
 
     def __init__(
@@ -86,14 +96,13 @@ class MergePairs:
         table = TableDefinition.of_rows(work.request.schema_string or "").struct
         self.keys = list(self._found_keys(arguments.keys, table))
         self._joined = [key for key in self.keys if key.joins]
-        if not self._joined:
-            raise needs_spark(work.request, f"{why}, which asks for no equal columns that are joined by here")
-        self._source_keys = self._key_table({key.field["name"]: key.values for key in self._joined}, "source")
-        self._names = [name for name in self._source_keys.schema.names if name != "source"]
-        self._alike = rows_by_key(self._source_keys, self._names)
-        # A batch needs a column to know how many rows it has: conditions may be constant.
-        first = f"{TARGET}{self._joined[0].field['name']}"
-        needed = {first, *self._condition.columns, *clauses.columns([*self._matched, *self._by_source])}
+        if self._joined:
+            self._source_keys = self._key_table({key.field["name"]: key.values for key in self._joined}, "source")
+            self._names = [name for name in self._source_keys.schema.names if name != "source"]
+            self._alike = rows_by_key(self._source_keys, self._names)
+        else:
+            self._check_pairs(why)
+        needed = {*self._condition.columns, *clauses.columns([*self._matched, *self._by_source])}
         self._of_target = [name.removeprefix(TARGET) for name in sorted(needed) if name.startswith(TARGET)]
         self._of_source = [name.removeprefix(SOURCE) for name in sorted(needed) if name.startswith(SOURCE)]
         self._read = sorted({*self._of_target, *(str(key.field["name"]) for key in self._joined)})
@@ -114,7 +123,7 @@ class MergePairs:
                 count = sum(pairs.num_rows for pairs in found)
                 what = f"A MERGE of {self._source.rows.num_rows:,} rows (with {count:,} rows of the table so far)"
                 self._memory.check(size, what, known=False)
-        pairs = pa.concat_tables(found) if found else PAIRS.empty_table()
+        pairs = pa.concat_tables(found) if found else no_rows(PAIRS)
         order = [(name, "ascending") for name in ("file", "row", "source")]
         return pairs.take(pc.sort_indices(pairs, sort_keys=order)).combine_chunks()
 
@@ -128,6 +137,19 @@ class MergePairs:
         taken = taken.take(source)
         names = [*(TARGET + name for name in rows.schema.names), *(SOURCE + name for name in taken.schema.names)]
         return pa.RecordBatch.from_arrays([*rows.columns, *taken.columns], names=names)
+
+    def _check_pairs(self, why: str) -> None:
+        """Refuse to ask a condition of too many pairs."""
+        counts = [file.num_records for file in self._work.plan.files]
+        source = self._source.rows.num_rows
+        rows = None if None in counts else sum(count or 0 for count in counts)
+        if source and (rows is None or rows * source > MOST_PAIRS):
+            told = "an unknown number of" if rows is None else f"{rows:,}"
+            raise needs_spark(
+                self._work.request,
+                f"{why}, which asks for no equal columns that are joined by here, so {told} rows would be compared with each of "
+                f"{source:,} ({MOST_PAIRS:,} pairs at most)",
+            )
 
     # -- keys -----------------------------------------------------------------------------------------------------------------
 
@@ -161,9 +183,7 @@ class MergePairs:
         """
         columns: dict[str, pa.Array] = {}
         for number, key in enumerate(self._joined):
-            found = values[key.field["name"]]
-            if key.field["type"] in DIGITS:
-                found = found.cast(pa.int64())
+            found = _as_key(values[key.field["name"]], key.field["type"])
             if key.key.null_safe:
                 columns[f"null{number}"] = pc.is_null(found)
                 found = pc.fill_null(found, _zero(found.type))
@@ -189,7 +209,7 @@ class MergePairs:
 
     def _parts(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield rows in parts whose keys meet in few enough pairs: many equal keys on both sides would fill all memory."""
-        most = pc.max(self._alike.column("count")).as_py() or 0
+        most = (pc.max(self._alike.column("count")).as_py() or 0) if self._joined else 0
         if most * rows.num_rows <= _CHUNK_PAIRS:
             yield rows
             return
@@ -206,20 +226,41 @@ class MergePairs:
         return self._key_table({name: rows.column(name) for name in {str(key.field["name"]) for key in self._joined}}, "target")
 
     def _pairs(self, rows: pa.RecordBatch) -> Iterator[pa.Table]:
-        candidates = pairs_with(self._target_keys(rows), self._source_keys, self._names, ("target", "source"))
-        target, source = _indices(candidates.column("target")), _indices(candidates.column("source"))
-        both = self.both(rows.select(self._of_target).take(target), source, self._of_source)
-        match = self._condition.true(both)
-        target, source, both = target.filter(match), source.filter(match), both.filter(match)
-        yield self._table(rows, target, source, self._clauses.decide(both, self._matched))
+        found = [self._matching(rows, target, source) for target, source in self._candidates(rows)]
+        yield from (self._table(rows, target, source, clause) for target, source, clause in found)
         if self._by_source:
+            matched = pa.chunked_array([target for target, _, _ in found], pa.int64())
             every = array(range(rows.num_rows), pa.int64())
-            alone = every.filter(pc.invert(pc.is_in(every, value_set=target)))
+            alone = every.filter(pc.invert(pc.is_in(every, value_set=matched)))
             left = rows.select(self._of_target).take(alone)
             named = pa.RecordBatch.from_arrays(left.columns, names=[TARGET + name for name in left.schema.names])
-            clause = self._clauses.decide(named, self._by_source)
+            clause = self._clauses.decide(_counted(named, len(alone)), self._by_source)
             applies = pc.is_valid(clause)
             yield self._table(rows, alone.filter(applies), pa.nulls(applies.true_count, pa.int64()), clause.filter(applies))
+
+    def _candidates(self, rows: pa.RecordBatch) -> Iterator[tuple[pa.Array, pa.Array]]:
+        """Yield rows of the table, and those of the source that they may match."""
+        if self._joined:
+            candidates = pairs_with(self._target_keys(rows), self._source_keys, self._names, ("target", "source"))
+            yield _indices(candidates.column("target")), _indices(candidates.column("source"))
+            return
+        count = self._source.rows.num_rows
+        if not count:
+            return
+        at_once = min(max(1, _BLOCK_PAIRS // count), rows.num_rows)
+        pairs = array(range(at_once * count), pa.int64())
+        target = pc.divide(pairs, scalar(count, pa.int64()))
+        source = pc.subtract(pairs, pc.multiply(target, scalar(count, pa.int64())))
+        for start in range(0, rows.num_rows, at_once):
+            length = min(at_once, rows.num_rows - start) * count
+            yield pc.add(target.slice(0, length), scalar(start, pa.int64())), source.slice(0, length)
+
+    def _matching(self, rows: pa.RecordBatch, target: pa.Array, source: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """Return the pairs for which the condition is true, and their clauses."""
+        both = _counted(self.both(rows.select(self._of_target).take(target), source, self._of_source), len(target))
+        match = self._condition.true(both)
+        target, source, both = target.filter(match), source.filter(match), both.filter(match)
+        return target, source, self._clauses.decide(both, self._matched)
 
     def _table(self, rows: pa.RecordBatch, target: pa.Array, source: pa.Array, clause: pa.Array) -> pa.Table:
         columns = [rows.column("file").take(target), rows.column(ROW).take(target), source, clause]
@@ -229,18 +270,14 @@ class MergePairs:
 
     def _selection(self) -> RowSelection | None:
         """The rows of the table that have a value of the source in the first column; ``None`` for all."""
-        key = self._joined[0]
-        if self._by_source or key.key.null_safe:
+        if self._by_source or not self._joined or self._joined[0].key.null_safe:
             return None
-        name, values = str(key.field["name"]), pc.unique(key.values).drop_null()
-        if key.field["type"] in DIGITS:
+        key = self._joined[0]
+        name, kind = str(key.field["name"]), key.field["type"]
+        values = pc.unique(_as_key(key.values, kind)).drop_null()
 
-            def wanted(rows: pa.RecordBatch) -> pa.BooleanArray:
-                return pc.is_in(rows.column(name).cast(pa.int64()), value_set=values.cast(pa.int64()))
-        else:
-
-            def wanted(rows: pa.RecordBatch) -> pa.BooleanArray:
-                return pc.is_in(rows.column(name), value_set=values)
+        def wanted(rows: pa.RecordBatch) -> pa.BooleanArray:
+            return pc.is_in(_as_key(rows.column(name), kind), value_set=values)
 
         return RowSelection(frozenset({name}), wanted, lambda footer, _names: [True] * footer.num_row_groups)
 
@@ -251,7 +288,7 @@ class MergePairs:
         in_path = {name.lower() for name in self._work.request.partition_columns}
         for key in self._joined:
             field = schema.find(str(key.field["name"]))
-            if field is None or field.name.lower() not in in_path or field.data_type.name == "timestamp":
+            if field is None or field.name.lower() not in in_path or field.data_type.name in ("timestamp", *_FLOATING):
                 continue
             name = field.physical_name if self._work.plan.column_mapping != "none" else field.name
             try:
@@ -262,6 +299,21 @@ class MergePairs:
             kept = {text for text in texts if parse_partition_value(text, field.data_type, name) in wanted}
             left = [file for file in left if partition_text(file.partition_values, name) in kept]
         return left
+
+
+def _as_key(values: pa.Array, kind: Any) -> pa.Array:
+    """Return values of a type as what is equal if its bytes are: to Spark, a NaN equals a NaN, and -0.0 equals 0.0."""
+    if kind in DIGITS:
+        return values.cast(pa.int64())
+    if kind not in _FLOATING:
+        return values
+    numbers = pc.add(values.cast(pa.float64()), scalar(0.0))
+    return pc.if_else(pc.is_nan(numbers), scalar(math.nan), numbers).view(pa.int64())
+
+
+def _counted(rows: pa.RecordBatch, length: int) -> pa.RecordBatch:
+    """Return rows that know how many they are: a batch without columns does not, and conditions may be constant."""
+    return rows if rows.num_columns else pa.RecordBatch.from_arrays([pa.nulls(length)], names=["nothing"])
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -38,7 +38,7 @@ class SourceRows:
         if isinstance(rows, pa.Table | pa.RecordBatch):
             memory.check(rows.nbytes, f"{whose} ({rows.num_rows:,} rows)")
         source = source_of(rows, whose=whose)
-        self.schema: Json = data_schema(source.schema, whose=whose)
+        self.schema: Json = data_schema(source.schema, whose=whose) if source.declared is None else source.declared
         check_source_names(request, self.schema)
         self.struct: StructType = struct_of(self.schema)
         types = [(field, arrow_type(as_nullable(field.data_type))) for field in self.struct]

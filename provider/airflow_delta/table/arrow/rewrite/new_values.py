@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_delta.contract.schema import same_type
-from airflow_delta.contract.table_rules import refused_rows
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
-from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable, type_to_json
+from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable
+from airflow_delta.table.arrow.rewrite.conversions import Conversions, misfit
 from airflow_delta.table.arrow.row_checks import needs_spark
 from airflow_delta.table.expressions.problems import NotDecided
 from airflow_delta.table.expressions.row_expression import RowExpression, row_expression
@@ -47,7 +46,7 @@ def stored_values(text: str, path: str, target: DataType, resolve: Resolve, requ
     if given.data_type.name == "void":
         empty = arrow_type(as_nullable(target))
         return lambda rows: pa.nulls(rows.num_rows, empty)
-    if same_type(type_to_json(given.data_type), type_to_json(target)):  # fields of a mapped table also have numbers
+    if arrow_type(as_nullable(given.data_type)) == arrow_type(as_nullable(target)):
         return given.values
     kinds = [_kind(each) for each in (given.data_type, target)]
     if kinds[0] != kinds[1]:
@@ -57,7 +56,8 @@ def stored_values(text: str, path: str, target: DataType, resolve: Resolve, requ
             "it.",
         )
     if kinds[0] != "atomic":
-        raise needs_spark(request, f"{why}, of type {given.data_type}, which only Spark casts to {target}")
+        convert = Conversions(request, why).between(given.data_type, target, path)
+        return lambda rows: convert(given.values(rows))
     cast = decided(f"CAST(({text}) AS {target})", resolve, request, why)
 
     def values(rows: pa.RecordBatch) -> pa.Array:
@@ -65,39 +65,57 @@ def stored_values(text: str, path: str, target: DataType, resolve: Resolve, requ
             return cast.values(rows)
         except DeltaAnalysisException as error:
             given.values(rows)  # whose own error comes first
-            raise request.error(
-                SchemaMismatchException,
-                f"Column {path} holds a value of {given.data_type} that does not fit into {target}"
-                f"{refused_rows(request.table, request.read_version)}",
-            ) from error
+            raise misfit(request, path, given.data_type, target) from error
 
     return values
 
 
 def with_fields(
-    changes: Mapping[str, Any], kind: StructType, old: Values, leaf: Callable[[Any, str, DataType], Values], path: str
+    changes: Mapping[str, Any],
+    kind: StructType,
+    old: Values | None,
+    known: StructType,
+    leaf: Callable[[Any, str, DataType], Values],
+    path: str,
+    conversions: Conversions,
 ) -> Values:
     """Return a struct with some fields changed. A null becomes a struct with the other fields null, as in Delta.
 
-    :param changes: the text of an expression, or such a mapping, by name of the field.
-    :param old: returns the struct.
+    :param changes: what ``leaf`` takes, or such a mapping, by name of the field in lower case.
+    :param kind: type to return.
+    :param old: returns the struct of the table; ``None`` if it has none.
+    :param known: type of that.
     :param leaf: returns the values of a text for a field, given its path and type.
     """
     out = arrow_type(as_nullable(kind))
-    parts: list[Callable[[pa.RecordBatch], pa.Array]] = []
-    for number, field in enumerate(kind.fields):
-        change, here = changes.get(field.name), f"{path}.{field.name}"
-
-        def before(rows: pa.RecordBatch, number: int = number) -> pa.Array:
-            return pc.struct_field(old(rows), [number])
-
-        if change is None:
-            parts.append(before)
-        elif isinstance(change, str) or not isinstance(field.data_type, StructType):
+    parts: list[Values] = []
+    for field in kind.fields:
+        change, here = changes.get(field.name.lower()), f"{path}.{field.name}"
+        number = next((n for n, each in enumerate(known.fields) if each.name.lower() == field.name.lower()), None)
+        before = None if old is None or number is None else _field_of(old, number)
+        theirs = None if before is None or number is None else known.fields[number].data_type
+        if isinstance(change, Mapping) and isinstance(field.data_type, StructType):
+            inner = theirs if isinstance(theirs, StructType) else StructType(())
+            parts.append(with_fields(change, field.data_type, before, inner, leaf, here, conversions))
+        elif change is not None:
             parts.append(leaf(change, here, field.data_type))
+        elif before is None or theirs is None:
+            parts.append(_nulls(arrow_type(as_nullable(field.data_type))))
         else:
-            parts.append(with_fields(change, field.data_type, before, leaf, here))
+            parts.append(_then(before, conversions.between(theirs, field.data_type, here)))
     return lambda rows: pa.StructArray.from_arrays([part(rows) for part in parts], fields=list(out))
+
+
+def _field_of(struct: Values, number: int) -> Values:
+    return lambda rows: pc.struct_field(struct(rows), [number])
+
+
+def _nulls(kind: pa.DataType) -> Values:
+    return lambda rows: pa.nulls(rows.num_rows, kind)
+
+
+def _then(values: Values, convert: Callable[[pa.Array], pa.Array]) -> Values:
+    return lambda rows: convert(values(rows))
 
 
 def _kind(data_type: DataType) -> str:

@@ -14,6 +14,7 @@ from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.align import empty_as_null
 from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
+from airflow_delta.table.arrow.rewrite.conversions import Conversions
 from airflow_delta.table.arrow.rewrite.new_values import Values, stored_values, with_fields
 from airflow_delta.table.arrow.row_checks import check_no_variants, check_not_null, needs_spark, row_checks
 from airflow_delta.table.expressions.row_expression import columns_of
@@ -85,7 +86,8 @@ class _NewRows:
             if isinstance(change, str) or not isinstance(field.data_type, StructType):
                 self._set[name] = stored(change, name, field.data_type)
             else:
-                self._set[name] = with_fields(change, field.data_type, methodcaller("column", name), stored, name)
+                old, conversions = methodcaller("column", name), Conversions(request, f"sets fields of {name}")
+                self._set[name] = with_fields(_folded(change), field.data_type, old, field.data_type, stored, name, conversions)
         explicit = {value.path[0].lower() for value in values}
         self._generated: dict[str, Values] = {}
         for name, text in request.rules.generated.items():
@@ -126,3 +128,8 @@ class _NewRows:
         for check in self._checks:
             check(changed)
         return changed
+
+
+def _folded(change: Any) -> Any:
+    """Return a tree of changes by names in lower case."""
+    return {name.lower(): _folded(inner) for name, inner in change.items()} if isinstance(change, dict) else change
