@@ -298,8 +298,11 @@ def test_files_that_spark_may_read_otherwise(lake: Lake) -> None:
     with pytest.raises(DeltaFileNotFoundException, match="has no files"):
         lake.merge(lake.copy(), {"path": str(lake.path / "nothing") + "/"}, engine="arrow")
     table = lake.copy()
-    with pytest.raises(DeltaIllegalArgumentException, match=r"itself by its path.*\{\{ table \}\}"):
-        lake.merge(table, f"SELECT * FROM delta.`{table.uri}`", engine="arrow")
+    link = lake.path / "link"
+    link.symlink_to(table.path)
+    for spelled in (table.uri, f"{table.path}/", str(link)):
+        with pytest.raises(DeltaIllegalArgumentException, match=r"itself by its path.*\{\{ table \}\}"):
+            lake.merge(table, f"SELECT * FROM delta.`{spelled}`", engine="arrow")
 
 
 def test_what_goes_with_spark_is_said_when_the_dag_is_parsed() -> None:

@@ -81,7 +81,7 @@ class NamedSource(Part, SourceParameters):
         others = self.task.hold(ReadVersions).tables(work)
         tables = {name: table.log for name, table in others.views().items()} | others.sources.logs()
         tables[TABLE_VIEW] = stage.log
-        return engine.named_rows(request, self._named() or {}, tables, hook.get_log)
+        return engine.named_rows(request, self._named() or {}, tables, hook.get_log, max_memory=self.task.max_memory)
 
     def secret_properties(self) -> dict[str, str]:
         """Return the options of the source's connection, for a submitted application."""

@@ -18,6 +18,7 @@ from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.schema.partition_values import is_zoneless
 from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable, struct_of, to_json, type_to_json
+from airflow_delta.log.storage.place import store_place
 from airflow_delta.table.arrow.data_schema import data_schema
 from airflow_delta.table.arrow.rewrite.memory import MemoryBound
 from airflow_delta.table.arrow.rewrite.read_plan import PlanReader
@@ -61,16 +62,22 @@ class _Relation:
 
 
 def named_rows(
-    request: StageRequest, named: Mapping[str, Any], tables: Mapping[str, DeltaLog], open_at: Callable[[str], DeltaLog]
+    request: StageRequest,
+    named: Mapping[str, Any],
+    tables: Mapping[str, DeltaLog],
+    open_at: Callable[[str], DeltaLog],
+    *,
+    max_memory: int | None = None,
 ) -> Source:
     """Return the rows of a source.
 
     :param named: ``sql``, or ``path`` with ``format`` and ``options``.
     :param tables: the logs of the views of the request, by name.
     :param open_at: returns the log of a location that the source names.
+    :param max_memory: bytes of memory for deletion vectors of the views; default: a quarter of what this process may have.
     :raises DeltaUnsupportedOperationException: if only Spark reads it.
     """
-    rows = _NamedRows(request, tables, open_at)
+    rows = _NamedRows(request, tables, open_at, MemoryBound(request, max_memory))
     try:
         return rows.of_query(str(named["sql"])) if named.get("sql") else rows.of_path(named)
     except NotDecided as error:
@@ -78,8 +85,10 @@ def named_rows(
 
 
 class _NamedRows:
-    def __init__(self, request: StageRequest, tables: Mapping[str, DeltaLog], open_at: Callable[[str], DeltaLog]) -> None:
-        self._request, self._tables, self._open_at = request, tables, open_at
+    def __init__(
+        self, request: StageRequest, tables: Mapping[str, DeltaLog], open_at: Callable[[str], DeltaLog], memory: MemoryBound
+    ) -> None:
+        self._request, self._tables, self._open_at, self._memory = request, tables, open_at, memory
         self._plans: dict[str, ScanPlan] = {found.view.lower(): found.scan for found in request.sources if found.view is not None}
         self._plans |= {view.name.lower(): view.scan for view in request.views}
 
@@ -107,7 +116,7 @@ class _NamedRows:
     def _planned(self, log: DeltaLog, plan: ScanPlan) -> _Relation:
         if plan.predicate is not None:
             raise NotDecided(f"only the rows {plan.predicate} of it are read")
-        reader, zoneless = PlanReader(log, plan, None, MemoryBound(self._request)), zoneless_values(plan)
+        reader, zoneless = PlanReader(log, plan, None, self._memory), zoneless_values(plan)
 
         def read(columns: Sequence[str], where: RowExpression | None) -> Iterator[pa.RecordBatch]:
             _check_zones(zoneless, columns)
@@ -133,7 +142,7 @@ class _NamedRows:
         if others := [name for name in options if name.lower() != "versionasof"]:
             raise NotDecided(f"it has the option {others[0]}")
         log, request = self._open_at(path), self._request
-        if log.uri == request.table:
+        if store_place(log.store).key == store_place(self._open_at(request.table).store).key:  # by any link or spelling
             raise request.error(
                 DeltaIllegalArgumentException,
                 f"The source of {request.task_id!r} reads the table {log.uri} itself by its path, and the commit would not know. "
