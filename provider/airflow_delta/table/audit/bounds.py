@@ -129,51 +129,96 @@ class FileStatistics:
     """A file with its statistics, decoded once for all columns.
 
     :param rows: those that no deletion vector marks; ``None`` if that is unknown.
+    :param wide: bounds and null counts may be of rows that are deleted.
+    :param null_count: by physical name, as are ``minimum`` and ``maximum``.
     """
 
     file: AddFile
     rows: int | None
-    told: Mapping[str, Any]
+    wide: bool
+    null_count: Any
+    minimum: Any
+    maximum: Any
 
     @classmethod
     def of(cls, file: AddFile) -> FileStatistics:
         """Return it; what is not a JSON object says nothing."""
         try:
-            told = json.loads(file.stats or "{}", parse_float=decimal.Decimal)
+            found = json.loads(file.stats or "{}", parse_float=decimal.Decimal)
         except ValueError:
-            told = {}
-        return cls(file, live_records(file), told if isinstance(told, dict) else {})
+            found = {}
+        told = found if isinstance(found, dict) else {}
+        wide = file.deletion_vector is not None or told.get("tightBounds") is False
+        return cls(file, live_records(file), wide, *(told.get(name) for name in ("nullCount", "minValues", "maxValues")))
 
 
-def column_statistics(of: FileStatistics, column: ColumnReference, configuration: Mapping[str, str]) -> ColumnStatistics:
-    """Return what a file says of a column."""
-    file, rows, stats = of.file, of.rows, of.told
-    if column.is_partition:
-        text = file.partition_values.get(column.physical_path[0])
-        if (instants := possible_instants(text, column.data_type)) is not None:  # which one, the reader's time zone tells
-            return ColumnStatistics(file.path, rows, 0, instants.earliest, None, None, instants.latest)
-        value = parse_partition_value(text, column.data_type)
+class StatisticsReader:
+    """Tells what files say of one column.
+
+    :param configuration: of the table.
+    """
+
+    __slots__ = ("_column", "_is_partition", "_kind", "_path", "_prefix_length", "_read")
+
+    def __init__(self, column: ColumnReference, configuration: Mapping[str, str]) -> None:
+        self._column, self._path, self._kind = column, column.physical_path, column.data_type.name
+        self._is_partition = column.is_partition
+        self._read = _number_of if _is_number(column.data_type) else _READ.get(self._kind, _nothing_of)
+        self._prefix_length = (
+            TableProperties(dict(configuration)).data_skipping_string_prefix_length if self._kind == "string" else 0
+        )
+
+    def of(self, file: FileStatistics) -> ColumnStatistics:
+        """Return what a file says.
+
+        :raises DeltaAnalysisException: if it is a partition column, and its value is in the spelling of another type.
+        """
+        if self._is_partition:
+            return self._of_partition(file)
+        nulls = self._leaf(file.null_count)
+        nulls = nulls if isinstance(nulls, int) and (not file.wide or nulls == 0) else None
+        low, high = self._value(file.minimum), self._value(file.maximum)
+        most_low, least_high = low, high
+        if self._kind in ("timestamp", "timestamp_ntz"):
+            most_low, high = (None if value is None else value + _CUT_OFF for value in (low, high))
+        elif self._kind == "string":
+            most_low = low if _whole_text(low, self._prefix_length - 1) else None
+            least_high = high if _whole_text(high, self._prefix_length) else None
+        if file.wide:
+            most_low = least_high = None
+        return ColumnStatistics(file.file.path, file.rows, nulls, low, most_low, least_high, high)
+
+    def _of_partition(self, of: FileStatistics) -> ColumnStatistics:
+        path, rows, data_type = of.file.path, of.rows, self._column.data_type
+        text = of.file.partition_values.get(self._path[0])
+        if (instants := possible_instants(text, data_type)) is not None:  # which one, the reader's time zone tells
+            return ColumnStatistics(path, rows, 0, instants.earliest, None, None, instants.latest)
+        value = parse_partition_value(text, data_type)
         nulls = rows if value is None else 0
-        value = _as_decimal(value) if _is_number(column.data_type) else value
-        return ColumnStatistics(file.path, rows, nulls, value, value, value, value)
-    wide = file.deletion_vector is not None or stats.get("tightBounds") is False
-    nulls = _leaf(stats, "nullCount", column)
-    nulls = nulls if isinstance(nulls, int) and (not wide or nulls == 0) else None
-    low, high = (_value(_leaf(stats, bound, column), column.data_type) for bound in ("minValues", "maxValues"))
-    most_low, least_high = low, high
-    if column.data_type.name in ("timestamp", "timestamp_ntz"):
-        most_low, high = (None if value is None else value + _CUT_OFF for value in (low, high))
-    elif column.data_type.name == "string":
-        length = TableProperties(dict(configuration)).data_skipping_string_prefix_length
-        most_low = low if _whole_text(low, length - 1) else None
-        least_high = high if _whole_text(high, length) else None
-    return ColumnStatistics(file.path, rows, nulls, low, None if wide else most_low, None if wide else least_high, high)
+        value = _number_of(value) if value is not None and _is_number(data_type) else value
+        return ColumnStatistics(path, rows, nulls, value, value, value, value)
+
+    def _leaf(self, found: Any) -> Any:
+        for name in self._path:
+            found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+    def _value(self, told: Any) -> Any:
+        """Return a bound as a value to compare, ``None`` if it cannot be one."""
+        found = self._leaf(told)
+        if found is None:
+            return None
+        try:
+            return self._read(found)
+        except (ValueError, ArithmeticError, OverflowError):
+            return None
 
 
 def plain(value: Any) -> Any:
     """Return a value as plain JSON."""
-    if isinstance(value, decimal.Decimal):
-        return int(value) if value == value.to_integral_value() and abs(value) < 2**53 else float(value)
+    if isinstance(value, decimal.Decimal | int) and not isinstance(value, bool):
+        number = decimal.Decimal(value)
+        return int(number) if number == number.to_integral_value() and abs(number) < 2**53 else float(number)
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     return value.isoformat() if isinstance(value, dt.date) else value
@@ -183,36 +228,38 @@ def _is_number(data_type: DataType) -> bool:
     return isinstance(data_type, DecimalType) or data_type.name in INTEGRAL or data_type.name in FLOATING
 
 
-def _as_decimal(value: Any) -> decimal.Decimal | None:
-    if value is None:
+def _number_of(found: Any) -> int | decimal.Decimal | None:
+    """Return a number that is compared exactly with others."""
+    if type(found) is int:
+        return found
+    if isinstance(found, bool | dict | list):
         return None
-    result = value if isinstance(value, decimal.Decimal) else decimal.Decimal(value if type(value) is int else str(value))
+    result = found if isinstance(found, decimal.Decimal) else decimal.Decimal(str(found))
     return result if result.is_finite() else None
 
 
-def _leaf(stats: Mapping[str, Any], member: str, column: ColumnReference) -> Any:
-    found: Any = stats.get(member)
-    for name in column.physical_path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+def _text_of(found: Any) -> str | None:
+    return found if isinstance(found, str) else None
 
 
-def _value(found: Any, data_type: DataType) -> Any:
-    """Return a bound as a value to compare, ``None`` if it cannot be one."""
-    if found is None or isinstance(found, (bool, dict, list)):
-        return None
-    try:
-        if _is_number(data_type):
-            return _as_decimal(found)
-        if not isinstance(found, str):
-            return None
-        if data_type.name == "date":
-            return dt.date.fromisoformat(found)
-        if data_type.name in ("timestamp", "timestamp_ntz"):
-            return parse_timestamp(found, zoned=data_type.name == "timestamp")
-    except (ValueError, ArithmeticError, OverflowError):
-        return None
-    return found if data_type.name == "string" else None
+def _date_of(found: Any) -> dt.date | None:
+    return dt.date.fromisoformat(found) if isinstance(found, str) else None
+
+
+def _timestamp_of(found: Any) -> dt.datetime | None:
+    return parse_timestamp(found, zoned=True) if isinstance(found, str) else None
+
+
+def _local_time_of(found: Any) -> dt.datetime | None:
+    return parse_timestamp(found, zoned=False) if isinstance(found, str) else None
+
+
+def _nothing_of(_found: Any) -> None:
+    return None
+
+
+_READ = {"string": _text_of, "date": _date_of, "timestamp": _timestamp_of, "timestamp_ntz": _local_time_of}
+"""What a bound in JSON is as a value, by the type of its column."""
 
 
 def _whole_text(text: str | None, length: int) -> bool:

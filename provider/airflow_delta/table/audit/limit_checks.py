@@ -23,7 +23,7 @@ from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.bounds import (
     ColumnStatistics,
     FileStatistics,
-    column_statistics,
+    StatisticsReader,
     comparable_value,
     named_column,
     plain,
@@ -195,8 +195,9 @@ def _change_check(low: decimal.Decimal | None, high: decimal.Decimal | None) -> 
 
 
 def _statistics(table: AuditedTable, column: ColumnReference) -> Iterator[ColumnStatistics]:
+    reader = StatisticsReader(column, table.target.configuration)
     for file in table.staged:
-        yield column_statistics(FileStatistics.of(file), column, table.target.configuration)
+        yield reader.of(FileStatistics.of(file))
 
 
 def _nulls_check(name: str, limit: decimal.Decimal) -> Check:

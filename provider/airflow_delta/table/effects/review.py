@@ -21,7 +21,7 @@ from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.expressions.name_resolution import Columns, UnsupportedError
 from airflow_delta.log.schema.partition_values import normalise
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.audit.bounds import ColumnStatistics, FileStatistics, column_statistics, plain
+from airflow_delta.table.audit.bounds import ColumnStatistics, FileStatistics, StatisticsReader, plain
 from airflow_delta.table.changes.find import ChangedFiles, add_rewritten
 from airflow_delta.table.commit.planned_commit import planned_commit
 from airflow_delta.table.effects.difference import difference
@@ -315,9 +315,17 @@ def _columns(
     were, are = ([decoded[id(file)] for file in side] for side in files)
     columns = []
     for name in names[: limits.columns]:
-        was = None if before is None or name not in old else _state(old[name], before, were)
-        now = _state(new[name], after, are) if name in new else None
-        columns.append(ReviewedColumn(name=name, type=str((new.get(name) or old[name]).data_type), before=was, after=now))
+        was = None if before is None or name not in old else _Column(old[name], before)
+        now = _Column(new[name], after) if name in new else None
+        if was is not None and now is not None:
+            was.share_with(now)
+        shown = ReviewedColumn(
+            name=name,
+            type=str((new.get(name) or old[name]).data_type),
+            before=None if was is None else was.state(were),
+            after=None if now is None else now.state(are),
+        )
+        columns.append(shown)
     return columns, len(names)
 
 
@@ -334,23 +342,42 @@ def _references(metadata: Metadata) -> dict[str, ColumnReference]:
     return found
 
 
-def _statistics(file: FileStatistics, column: ColumnReference, configuration: Mapping[str, str]) -> ColumnStatistics:
-    try:
-        return column_statistics(file, column, configuration)
-    except DeltaAnalysisException:  # a partition value in another writer's spelling
-        return ColumnStatistics(file.file.path)
+class _Column:
+    """A column of the table before or after, with what the statistics of its files say."""
 
+    def __init__(self, column: ColumnReference, metadata: Metadata) -> None:
+        self._column, self._configuration = column, metadata.configuration
+        self._reader = StatisticsReader(column, metadata.configuration)
+        self._told: dict[int, ColumnStatistics] = {}
 
-def _state(column: ColumnReference, metadata: Metadata, files: Sequence[FileStatistics]) -> ColumnState:
-    told = [_statistics(file, column, metadata.configuration) for file in files]
-    nulls = [one.nulls for one in told]
-    valued = [one for one in told if not one.empty]
-    low, high = [one.low for one in valued], [one.high for one in valued]
-    physical = column.physical_path[0]
-    values = {one.file.partition_values.get(physical) or None for one in files} - {None} if column.is_partition else None
-    return ColumnState(
-        nulls=None if None in nulls else sum(one or 0 for one in nulls),
-        low=None if not low or None in low else plain(min(low)),
-        high=None if not high or None in high else plain(max(high)),
-        distinct=None if values is None else len(values),
-    )
+    def share_with(self, other: _Column) -> None:
+        """Look at each file once, unless its statistics mean something else to the other one."""
+        if self._column == other._column and self._configuration == other._configuration:
+            other._told = self._told
+
+    def state(self, files: Sequence[FileStatistics]) -> ColumnState:
+        """Return what all of some files say."""
+        told = [self._told.get(id(file)) or self._tell(file) for file in files]
+        nulls = [one.nulls for one in told]
+        valued = [one for one in told if not one.empty]
+        low, high = [one.low for one in valued], [one.high for one in valued]
+        return ColumnState(
+            nulls=None if None in nulls else sum(one or 0 for one in nulls),
+            low=None if not low or None in low else plain(min(low)),
+            high=None if not high or None in high else plain(max(high)),
+            distinct=self._distinct(files),
+        )
+
+    def _tell(self, file: FileStatistics) -> ColumnStatistics:
+        try:
+            told = self._reader.of(file)
+        except DeltaAnalysisException:  # a partition value in another writer's spelling
+            told = ColumnStatistics(file.file.path)
+        self._told[id(file)] = told
+        return told
+
+    def _distinct(self, files: Sequence[FileStatistics]) -> int | None:
+        if not self._column.is_partition:
+            return None
+        physical = self._column.physical_path[0]
+        return len({one.file.partition_values.get(physical) or None for one in files} - {None})

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import select
 import subprocess
@@ -22,7 +21,7 @@ from airflow_delta.contract.location import HDFS, store_of
 from airflow_delta.exceptions import ReadLimitException
 from airflow_delta.hooks.allowed import API_SERVER, Allowed
 from airflow_delta.log.storage.options import HDFS_USER
-from airflow_delta.ui.reader.worker import HEADER
+from airflow_delta.ui.reader.messages import HEADER, decode_json, framed
 
 MAX_MEMORY = 1 << 30
 """Maximum memory of a reader, in bytes."""
@@ -90,9 +89,8 @@ class Reader:
     def _ask(self, request: dict[str, Any], deadline: float) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        data = json.dumps(request).encode()
         try:
-            self._process.stdin.write(HEADER.pack(len(data)) + data)
+            self._process.stdin.write(framed(request))
             self._process.stdin.flush()
         except BrokenPipeError as error:
             raise ReaderDiedError(f"The reader ended with exit code {self._process.wait()}.") from error
@@ -107,7 +105,7 @@ class Reader:
                     raise ReaderDiedError(f"The reader ended with exit code {self._process.wait()}.")
                 received += chunk
                 if len(received) >= HEADER.size and len(received) - HEADER.size >= HEADER.unpack_from(received)[0]:
-                    answer: dict[str, Any] = json.loads(received[HEADER.size :])
+                    answer: dict[str, Any] = decode_json(received[HEADER.size :])
                     return answer
                 continue
             if (used := self.memory()) > MAX_MEMORY:

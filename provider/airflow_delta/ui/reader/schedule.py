@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import os
 import threading
@@ -26,6 +25,7 @@ from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.ui.place import Place
 from airflow_delta.ui.problems import PageProblem, busy, of_error, of_kinds, overloaded, timed_out
 from airflow_delta.ui.reader.cache import Remembered
+from airflow_delta.ui.reader.messages import encode_json
 from airflow_delta.ui.reader.pool import ReaderDiedError, readers
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ async def read_staged(
 ) -> dict[str, Any]:
     """Return what an open transaction would do, see :func:`airflow_delta.ui.staged_rows.staged_rows`."""
     asked = {"handle": handle, "staged": staged, "rows": rows}
-    told = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
+    told = hashlib.sha256(encode_json(asked)).digest()
     return await _read(place, (STAGED, place.id, told), lambda ask_reader: ask_reader(STAGED, asked))
 
 

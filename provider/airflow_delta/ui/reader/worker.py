@@ -8,11 +8,9 @@ an argument or in the environment. Airflow is not imported.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import signal
-import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, BinaryIO
@@ -24,8 +22,8 @@ from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.local import LocalStore, local_path
 from airflow_delta.masking import masked, masked_values, secret_values
 from airflow_delta.ui import commit_rows, data, staged_rows, table_state
+from airflow_delta.ui.reader.messages import HEADER, decode_json, encode_json, framed
 
-HEADER = struct.Struct(">I")
 MAX_ANSWER = 4 << 20
 """Bytes of JSON in one answer: the API server decodes it."""
 
@@ -52,9 +50,9 @@ def main() -> None:
     while (request := _receive(requests)) is not None:
         # If the API server is gone, nobody else ends a read that hangs.
         signal.setitimer(signal.ITIMER_REAL, float(request.get("seconds", 60)) + _LATE)
-        reply = json.dumps(handle_request(request)).encode()
+        reply = framed(handle_request(request))
         signal.setitimer(signal.ITIMER_REAL, 0)
-        answers.write(HEADER.pack(len(reply)) + reply)
+        answers.write(reply)
         answers.flush()
 
 
@@ -113,10 +111,10 @@ def _small_enough(result: Any) -> Any:
 
     :raises ReadLimitException: if it is still too long.
     """
-    if len(json.dumps(result)) <= MAX_ANSWER:
+    if len(encode_json(result)) <= MAX_ANSWER:
         return result
     clipped = _clipped(result)
-    if len(json.dumps(clipped)) <= MAX_ANSWER:
+    if len(encode_json(clipped)) <= MAX_ANSWER:
         return clipped
     raise ReadLimitException(f"The answer is longer than {MAX_ANSWER >> 20} MiB.")
 
@@ -140,5 +138,5 @@ def _receive(requests: BinaryIO) -> dict[str, Any] | None:
     header = requests.read(HEADER.size)
     if len(header) < HEADER.size:
         return None
-    request: dict[str, Any] = json.loads(requests.read(HEADER.unpack(header)[0]))
+    request: dict[str, Any] = decode_json(requests.read(HEADER.unpack(header)[0]))
     return request
