@@ -28,8 +28,10 @@ def rows(count: int = ROWS) -> pa.Table:
             "at": pa.array(scattered, pa.timestamp("us", "UTC")),
             "price": pa.array(scattered, pa.int64()).cast(pa.decimal128(19, 0)).cast(pa.decimal128(21, 2)),
             "sparse": pa.array([number if some else None for number, some in zip(numbers, known, strict=True)], pa.int64()),
+            "wide": [f"{number:0100}" for number in numbers],  # Parquet itself gives its dictionary up soon
             "kind": [f"kind {number % 7}" for number in scattered],
             "sorted": pa.array([number // 3 for number in numbers], pa.int64()),
+            "twice": pa.array([number % 60_000 for number in numbers], pa.int64()),
             "often": pa.array([number % 30_000 for number in scattered], pa.int64()),
             "void": pa.nulls(count, pa.int64()),
             "few": pa.array([number if number < 5 else None for number in numbers], pa.int64()),

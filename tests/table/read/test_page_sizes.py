@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -293,6 +294,34 @@ def test_every_page_of_a_file_is_found(tmp_path: Path, of_every_kind: pa.Table, 
                 assert sum(page.num_values for page in pages) == chunk.num_values
                 assert sum(page.length + page.memory for page in headers) == chunk.total_uncompressed_size
                 assert len(pages) > 1 or chunk.path_in_schema in ("s", "b")
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("length", [0, 1, 100, 127, 128, 400])
+def test_headers_of_the_usual_form_say_what_those_of_any_form_do(version: str, length: int) -> None:
+    body = io.BytesIO()
+    rows = 3_000
+    texts = pa.array([None, *["x" * length] * (rows - 1)])
+    columns = {
+        "t": texts,
+        "n": range(rows),
+        "b": [True, None] * (rows // 2),
+        "d": pa.array(range(rows), pa.int32()).cast(pa.date32()),
+    }
+    pq.write_table(pa.table(columns), body, data_page_version=version, write_page_checksum=length == 1, data_page_size=1_000)
+    file, usual = pa.BufferReader(body.getvalue()), 0
+    group = pq.read_metadata(body).row_group(0)
+    for at in range(group.num_columns):
+        place = group.column(at).dictionary_page_offset or group.column(at).data_page_offset
+        end = place + group.column(at).total_compressed_size
+        while place < end:
+            data = file.read_at(4_096, place)
+            expected, found = page_sizes._any(data), page_sizes._usual(data)
+            assert found in (None, expected)
+            assert parse_header(data) == expected
+            usual += found is not None
+            place += expected.length + expected.size
+    assert (usual > 4) is (version == "1.0"), "the usual form is found where it is"
 
 
 @pytest.mark.parametrize("data", [b"", b"\x15", b"\x15\x00\x15\x08", b"\x00", b"\x1b\x00\x00", b"\xff" * 40, b"\x1c" * 40])

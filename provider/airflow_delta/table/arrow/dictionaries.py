@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_delta.log.arrow import kernels
+from airflow_delta.log.arrow.arrays import scalar
 
 FEW_ROWS = 16
 """Rows up to which a small file has no dictionaries: they take longer than the values, and hardly fewer bytes."""
 
-_PARTS = 16
-_PART_ROWS = 1024
-_SAMPLE_DISTINCT = 0.95
-_DISTINCT = 0.75
-"""Of the values of a row group: from here on, a dictionary of numbers with references to it is larger than they are."""
+_LEAST_ROWS = 16_384
+_SHARE = 8
+"""One row in so many is looked at. They are drawn at random, since values may repeat at any distance, or side by side."""
+
+_LEAST_VALUES = 512
+_DISTINCT = 0.97
+"""Share of the values looked at that differ if a quarter of all has come before: then a dictionary of numbers, with references
+to it, is as large as they are."""
+
+_WIDE_BYTES = 64
+"""Parquet gives up a dictionary at a megabyte, which values from this mean length on soon have: sooner than they are compared."""
 
 
 def with_dictionaries(rows: pa.Table, leaves: Sequence[str], group_rows: int) -> list[str] | bool:
@@ -28,23 +37,28 @@ def with_dictionaries(rows: pa.Table, leaves: Sequence[str], group_rows: int) ->
     :param leaves: paths of all columns, as in Parquet.
     :param group_rows: rows of a row group.
     """
-    if rows.num_rows < _PARTS * _PART_ROWS:
+    if rows.num_rows < _LEAST_ROWS:
         return True
     group = rows.slice(0, group_rows)
-    step = group.num_rows // _PARTS
-    sample = pa.concat_tables([group.slice(part * step, _PART_ROWS) for part in range(_PARTS)])
-    unique = {
-        field.name
-        for at, field in enumerate(rows.schema)
-        if _are_distinct(sample.column(at), _SAMPLE_DISTINCT) and _are_distinct(group.column(at), _DISTINCT)
-    }
+    at = _drawn(group.num_rows)
+    unique = {field.name for number, field in enumerate(rows.schema) if _are_distinct(group.column(number), at)}
     return [path for path in leaves if path not in unique] if unique else True
 
 
-def _are_distinct(values: pa.ChunkedArray, share: float) -> bool:
-    """Return whether values hardly repeat; those of lists, maps and structs are not looked at, nor are few values."""
-    known: int = len(values) - values.null_count
-    if pa.types.is_nested(values.type) or known < _PART_ROWS:
+@lru_cache(maxsize=4)
+def _drawn(num_rows: int) -> pa.Array:
+    """Return the positions of some rows, always the same."""
+    drawn = pc.random(num_rows // _SHARE, initializer=1)
+    return kernels.unique(kernels.cast(kernels.floor(kernels.multiply(drawn, scalar(float(num_rows)))), pa.int64()))
+
+
+def _are_distinct(values: pa.ChunkedArray, at: pa.Array) -> bool:
+    """Return whether values hardly repeat; those of lists, maps and structs are not looked at, nor are few or wide values."""
+    if pa.types.is_nested(values.type) or values.nbytes > _WIDE_BYTES * len(values):
         return False
-    distinct: int = kernels.count_distinct(values, mode="only_valid").as_py()
-    return distinct >= share * known
+    sample = kernels.take(values, at)
+    known: int = len(sample) - sample.null_count
+    if known < _LEAST_VALUES:
+        return False
+    distinct: int = kernels.count_distinct(sample, mode="only_valid").as_py()
+    return distinct >= _DISTINCT * known
