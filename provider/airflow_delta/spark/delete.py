@@ -20,7 +20,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
         work.lap("scanTimeMs")
         kept = work.partly(touched)
         if kept and not request.deletion_vectors:
-            work.write(align(work.read(kept).where(~work.condition), work.stored, work.checks), "copied")
+            work.write(work.aligned(work.read(kept).where(~work.condition)), "copied")
         # Readers of the change data feed take deleted rows from the deletion vectors; Delta writes no change data there either.
         if touched and request.rules.change_data and not request.deletion_vectors:
             work.write(align(work.selected(touched), work.target, work.checks), "change", change_type="delete")

@@ -226,7 +226,7 @@ class _Merge:
         if partly and not request.deletion_vectors:
             rows = self._to_write([item.file for item in partly], positions=True)
             kept = self._plain(self._marked(rows, partly, sf.col(WORD), "left_anti"))
-            work.write(align(kept, work.stored, work.checks), "copied")
+            work.write(work.aligned(kept), "copied")
         return updated
 
     def _in_one_pass(self, touched: Sequence[TouchedFile]) -> bool:

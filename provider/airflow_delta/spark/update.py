@@ -46,7 +46,7 @@ def _write(work: RewriteAttempt, touched: Sequence[ScanFile], arguments: UpdateA
         new = work.write(work.aligned(updated(work, work.where(work.read(touched)), values)), "new")
         kept = [] if request.deletion_vectors or request.predicate is None else work.partly(touched)
         if kept:
-            work.write(align(work.read(kept).where(~work.condition), work.stored, work.checks), "copied")
+            work.write(work.aligned(work.read(kept).where(~work.condition)), "copied")
     else:
         new = work.write(work.aligned(updated(work, work.read(touched), values, where=work.condition)), "new")
     if not change_data:

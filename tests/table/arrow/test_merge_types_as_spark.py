@@ -150,9 +150,8 @@ def test_structs_and_types_of_a_source(spark: Any, tmp_path: Path, seed: int) ->
     draw = random.Random(seed)
     configuration = {name: draw.choice(values) for name, values in PROPERTIES.items()}
     first = Table(tmp_path / "first", spark)
-    first.write(
-        f"SELECT * FROM ({TABLE}) LIMIT 0", begin={"partition_by": draw.choice([("p",), ()]), "configuration": configuration}
-    )
+    partitions = draw.choice([("p",), (), ("v",), ("w", "p"), ("day",), ("d",)])
+    first.write(f"SELECT * FROM ({TABLE}) LIMIT 0", begin={"partition_by": partitions, "configuration": configuration})
     for half in ("id < 4", "id >= 4"):
         first.write(f"SELECT * FROM ({TABLE}) WHERE {half}")
     refused = 0
@@ -178,3 +177,55 @@ def test_structs_and_types_of_a_source(spark: Any, tmp_path: Path, seed: int) ->
         else:
             assert worker == spark_says, told
     assert refused < 3
+
+
+WIDENED = {
+    "integer": ("CAST(id AS INT)", "id + 3000000000L"),
+    "byte": ("CAST(id AS TINYINT)", "CAST(id + 300 AS SMALLINT)"),
+    "float": ("CAST(id * 0.1 AS FLOAT)", "id * 0.3D"),
+    "decimal": ("CAST(id AS DECIMAL(5,2))", "CAST(id AS DECIMAL(10,4))"),
+    "date": ("DATE'2026-01-01' + CAST(id AS INT)", "TIMESTAMP_NTZ'2026-02-03 04:05:06'"),
+}
+"""Values of a partition column, and wider ones of a source."""
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"], ids=["deletion vectors", "copy on write"])
+@pytest.mark.parametrize("kind", slow_except(WIDENED, "integer", "date"))
+def test_a_partition_column_gets_a_wider_type(spark: Any, tmp_path: Path, kind: str, vectors: str) -> None:
+    old, new = WIDENED[kind]
+    configuration = {
+        "delta.enableTypeWidening": "true",
+        "delta.enableChangeDataFeed": "true",
+        "delta.enableRowTracking": "true",
+        "delta.enableDeletionVectors": vectors,
+        "delta.feature.timestampNtz": "supported",
+    }
+    here, there = WorkerTable(tmp_path / "worker"), Table(tmp_path / "spark", spark)
+    values = f"SELECT id, IF(id = 3, NULL, {old}) AS p, id % 2 = 0 AS q, 'old' AS v FROM range(8)"
+    there.write(f"SELECT * FROM ({values}) LIMIT 0", begin={"partition_by": ("p", "q"), "configuration": configuration})
+    there.write(f"SELECT id, IF(id > 3, NULL, p) AS p, q, v FROM ({values})")
+    here.copy_from(there)
+    spark.sql(f"SELECT id, {new} AS p, id % 2 = 1 AS q, 'new' AS v FROM range(5, 10, 1, 1)").write.parquet(
+        str(tmp_path / "source")
+    )
+    arguments = {
+        "clauses": [
+            when_matched_delete("source.id = 7"),
+            when_matched_update({"v": "source.v", "p": "source.p"}, "source.id = 6"),
+            when_matched_update({"v": "source.v"}),
+            when_not_matched_by_source_update({"v": "'alone'"}, "target.id = 2"),
+            when_not_matched_insert(),
+        ],
+        "merge_schema": True,
+    }
+    worker = merged(here, pq.read_table(tmp_path / "source"), arguments)
+    by_spark = merged(there, f"SELECT * FROM parquet.`{tmp_path}/source`", arguments)
+    assert not isinstance(by_spark, DeltaError), by_spark
+    assert worker == by_spark
+    assert partitions(here) == partitions(there)
+
+
+def partitions(table: Table) -> list[str]:
+    """Return the texts of the partition values of the live files."""
+    files = table.log().update().files(columns=["partition_values"])
+    return sorted({str(sorted(values)) for values in files["partition_values"].to_pylist()})

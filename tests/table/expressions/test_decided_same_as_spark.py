@@ -39,7 +39,12 @@ i IN (0, NULL); i NOT IN (0, NULL); i IN (j, 3); i IN (NULL); d IN (0.0D, double
 c IN (1, i); s IN ('abc', '', q); t IN (DATE '1970-01-01', r); l IN (5, i); i IN (1.5, 3); NULL IN (1, 2); b IN (1, 127);
 t IN (u, r); y IN (X'6162'); o IN (true, NULL); greatest(i, j); least(i, j, 3); greatest(d, f); least(d, f, 0.0D);
 greatest(c, 1); least(s, q); greatest(t, r); greatest(NULL, i); greatest(-0.0D, d); least(d, -0.0D); greatest(o, p);
-least(t, u); greatest(c, e, 1); greatest(y, X'61');
+least(t, u); greatest(c, e, 1); greatest(y, X'61'); st = st; st <> st; st <=> NULL; st = if(o, st, NULL);
+st <=> if(o, st, NULL); st = named_struct('x', i, 'Z', q); st <=> named_struct('x', 1, 'Z', 'a'); ar = ar; ar <=> NULL;
+ar <=> if(p, ar, NULL); ar <> if(p, ar, NULL); st IS DISTINCT FROM if(o, st, NULL); nullif(ar, if(p, ar, NULL));
+named_struct('d', d, 'i', i) = named_struct('d', -d, 'i', j); named_struct('d', d, 'i', i) <=> named_struct('d', 0.0D, 'i', i);
+named_struct('d', d, 'r', ar, 's', st) = named_struct('d', double(f), 'r', if(o, ar, NULL), 's', st);
+named_struct('f', f) <> named_struct('f', -f); named_struct('c', c, 'y', y) <=> named_struct('c', nullif(c, 0), 'y', y);
 """
 
 CONDITIONS = """

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.arrow.arrays import scalar
-from airflow_delta.log.schema.types import BOOLEAN, DataType
+from airflow_delta.log.expressions.literals import NULL
+from airflow_delta.log.schema.types import BOOLEAN, DataType, arrow_type, as_nullable
 from airflow_delta.table.expressions.coercion import is_floating, is_number, to_common_type, to_compared_types
+from airflow_delta.table.expressions.equality import are_equal, is_compared_inside
 from airflow_delta.table.expressions.parts import PartRows, TypedPart, everywhere, made, on_rows, one_row, strict, true_at
 from airflow_delta.table.expressions.problems import NotDecided
 
@@ -24,6 +26,10 @@ def comparison(operator: str, left: TypedPart, right: TypedPart) -> TypedPart:
 
     :raises NotDecided: if their values are not compared here.
     """
+    if NULL in (left.data_type, right.data_type):
+        left, right = to_common_type((left, right))
+    if _are_alike_inside(left.data_type, right.data_type):
+        return _comparison_inside(operator, left, right)
     left, right = to_compared_types(left, right)
     compare = compare_of(operator if operator != "<=>" else "=", left.data_type)
     if operator != "<=>":
@@ -35,6 +41,30 @@ def comparison(operator: str, left: TypedPart, right: TypedPart) -> TypedPart:
         return pc.or_(both_null, true_at(compare(one, other)))
 
     return made(BOOLEAN, same, (left, right))
+
+
+def _are_alike_inside(one: DataType, other: DataType) -> bool:
+    """Return whether values of two types are the same structs or arrays, with what Spark compares in them."""
+    return is_compared_inside(one) and arrow_type(as_nullable(one)) == arrow_type(as_nullable(other))
+
+
+def _comparison_inside(operator: str, left: TypedPart, right: TypedPart) -> TypedPart:
+    """Return whether structs or arrays are equal: what is null in them equals null."""
+    kind = arrow_type(as_nullable(left.data_type))
+
+    def equal(one: pa.Array, other: pa.Array) -> pa.BooleanArray:
+        return are_equal(one.cast(kind), other.cast(kind))
+
+    if operator == "<=>":
+        return made(BOOLEAN, lambda rows: equal(left.compute(rows), right.compute(rows)), (left, right))
+    if operator not in ("=", "<>"):
+        raise NotDecided(f"the order of values of type {left.data_type} is not decided here")
+
+    def compared(one: pa.Array, other: pa.Array) -> pa.BooleanArray:
+        found = equal(one, other) if operator == "=" else pc.invert(equal(one, other))
+        return pc.if_else(pc.and_(one.is_valid(), other.is_valid()), found, scalar(None, pa.bool_()))
+
+    return strict(BOOLEAN, compared, left, right)
 
 
 def compare_of(operator: str, data_type: DataType) -> Compare:

@@ -28,9 +28,11 @@ from airflow_delta.exceptions import DeltaAnalysisException, StagingException
 from airflow_delta.log.arrow.arrays import repeated
 from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.schema.partition_directories import partition_directory
-from airflow_delta.log.schema.types import STRING, StructField, StructType, to_json
+from airflow_delta.log.schema.types import STRING, StructField, StructType, nullable_schema, to_json
 from airflow_delta.log.statistics.row_groups import groups_that_may_hold
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.files import RowWriter
+from airflow_delta.table.arrow.rewrite.copied_rows import Checked, copied_rows
 from airflow_delta.table.arrow.rewrite.read_plan import ROW, PlanReader, RowsOfFile
 from airflow_delta.table.arrow.row_checks import check_no_variants, decided_here, needs_spark
 from airflow_delta.table.arrow.writer_options import writer_options
@@ -164,7 +166,9 @@ class WorkerRewrite:
         number = len(self._directories[kind])
         name = f"{self.run}{INSERTED}" if kind == INSERTED else f"{self.run}-{kind}-{number}"
         self._directories[kind].append(name)
-        fields = self.stored.fields if change_type is None else (*self.target.fields, StructField(CHANGE_TYPE, STRING))
+        fields = self.stored.fields
+        if change_type is not None:  # rows that leave the table may break its rules
+            fields = (*nullable_schema(self.target).fields, StructField(CHANGE_TYPE, STRING))
         writer = RowWriter(
             self.log.store,
             f"{self.request.directory}/{name}",
@@ -186,11 +190,23 @@ class WorkerRewrite:
         self._written[name] = {NUM_FILES: writer.num_files, NUM_ROWS: writer.num_rows, NUM_BYTES: writer.num_bytes}
         self._footers |= {(f"{name}/{path}", size): footer for (path, size), footer in writer.footers.items()}
 
+    @property
+    def copied(self) -> Checked:
+        """Return the function that checks rows that are written again as they are.
+
+        :raises DeltaUnsupportedOperationException: if the table has a rule that only Spark can check.
+        """
+        return copied_rows(self.request, TableDefinition.of_rows(self.request.schema_string or "").struct)
+
     def copy(self, files: Sequence[ScanFile]) -> None:
-        """Write the rows of files again that the condition does not select."""
+        """Write the rows of files again that the condition does not select.
+
+        :raises DeltaError: if one of them breaks a rule of the table.
+        """
+        checked = self.copied
         with self.writing("copied") as write:
             for file, rows in self.reader.rows(files, self.others):
-                write(file, rows)
+                write(file, checked(rows))
 
     def _directory(self, file: ScanFile) -> str:
         """Return the directory of a file's partition: its values are spelled as in the log."""

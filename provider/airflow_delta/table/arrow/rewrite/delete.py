@@ -34,9 +34,10 @@ def _write(work: WorkerRewrite, touched: Sequence[ScanFile]) -> None:
         if kept:
             work.copy(kept)
         return
+    checked = work.copied if kept else None
     with work.writing("change", change_type="delete") as gone, work.writing("copied") if kept else nullcontext() as copy:
         for file, rows in work.reader.rows(touched, work.selection if copy is None else None):
             selected, others = (rows, None) if copy is None else work.parted(rows)
             gone(file, selected)
-            if copy is not None and others is not None:
-                copy(file, others)
+            if copy is not None and others is not None and checked is not None:
+                copy(file, checked(others))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -37,9 +38,12 @@ from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.expressions.name_resolution import has_own_order
 from airflow_delta.log.schema.types import DataType, StructType, arrow_type, as_nullable, parse_type, struct_of, type_to_json
 from airflow_delta.table.arrow.rewrite.conversions import Conversions
+from airflow_delta.table.arrow.rewrite.key_columns import parts_of_key, with_one_zero
 from airflow_delta.table.arrow.rewrite.merge_source import SourceRows
 from airflow_delta.table.arrow.rewrite.new_values import decided
 from airflow_delta.table.arrow.rewrite.read_plan import PlanReader
+from airflow_delta.table.arrow.rewrite.value_numbers import numbered, value_numbers
+from airflow_delta.table.arrow.rewrite.value_texts import text_of_value
 from airflow_delta.table.arrow.row_checks import needs_spark
 from airflow_delta.table.arrow.source import Source
 from airflow_delta.table.expressions.row_expression import columns_of
@@ -93,7 +97,7 @@ class _History:
         # Numbers of equal values of all rows, those of the source first.
         self._key = self._numbers(self.names.keys)
         self._tracked = self._numbers(self.names.tracked)
-        self._values = _numbered([self._tracked, self._numbers(self.names.others)])
+        self._values = numbered([self._tracked, self._numbers(self.names.others)])
         self._at = _ticks(self.given.column(_AT))
         self._gone = self.given.column(_GONE)
         self._start, self._end = (_ticks(self.known.column(name)) for name in (self.names.valid_from, self.names.valid_to))
@@ -122,10 +126,6 @@ class _History:
                 raise needs_spark(
                     self._request, f"{_WHY}, and {name} has a collation, or is a char, which Spark compares in its own way"
                 )
-        for name in self.names.keys:
-            kind = arrow_type(as_nullable(self._type(name)))
-            if pa.types.is_nested(kind) or pa.types.is_floating(kind):
-                raise needs_spark(self._request, f"{_WHY}, by the key {name} of type {self._type(name)}")
 
     def _events_given(self, source: SourceRows) -> pa.RecordBatch:
         """Return the source rows in the types of the table, with their times."""
@@ -161,14 +161,16 @@ class _History:
         plan = self._request.rewrite
         assert plan is not None, "it was planned with rows"
         names = [str(name) for name in self.names.written]
-        wanted = {name: pc.unique(self.given.column(name)) for name in self.names.keys}
+        wanted = {name: [pc.unique(part) for part in parts_of_key(self.given.column(name))] for name in self.names.keys}
         kept: list[pa.RecordBatch] = []
         size = 0
         for _, rows in PlanReader(self._log, plan, None, self._memory).columns(names, plan.files, None):
             found = rows.select(names)
             if not self._history.full_snapshot:
                 for name, values in wanted.items():
-                    found = found.filter(pc.is_in(found.column(name), value_set=values))
+                    parts = zip(parts_of_key(found.column(name)), values, strict=True)
+                    masks = [pc.is_in(part, value_set=known) for part, known in parts]
+                    found = found.filter(reduce(pc.and_, masks))
             if found.num_rows:
                 kept.append(found)
                 size += found.nbytes
@@ -198,7 +200,7 @@ class _History:
 
     @staticmethod
     def _numbers_of(columns: Sequence[pa.Array]) -> pa.Array:
-        return _numbered([_value_numbers(column) for column in columns])
+        return numbered([value_numbers(column) for column in columns])
 
     # -- events: key, time, kind, whether it is gone, row with its values -------------------------------------------------------
 
@@ -208,8 +210,8 @@ class _History:
         at, gone = self._at, self._gone
         key = self._key.slice(0, count)
         says = pc.if_else(gone, scalar(-1, pa.int64()), self._values.slice(0, count))
-        same = _numbered([key, _value_numbers(at)])
-        different = _numbered([same, pc.add(says, scalar(1, pa.int64()))])
+        same = numbered([key, value_numbers(at)])
+        different = numbered([same, pc.add(says, scalar(1, pa.int64()))])
         rows = _firsts(different)
         per_time = pc.value_counts(same.take(rows)).field("counts")
         timeless = pc.is_null(at.take(_firsts(same))).true_count
@@ -241,7 +243,7 @@ class _History:
         at = pc.indices_nonzero(bad)
         if len(at):
             row = self.known.slice(order[at[0].as_py()].as_py(), 1)
-            values = [str(readable(row.column(name))[0]) for name in self.names.keys]
+            values = [text for name in self.names.keys if (text := text_of_value(row.column(name), self._type(name))) is not None]
             raise self._request.error(
                 DeltaIllegalStateException,
                 f"{OVERLAPS}: {', '.join(values)}{refused_rows(self._request.table, self._request.read_version)}",
@@ -309,10 +311,10 @@ class _History:
         first = self._source_rows
         row, at = versions.column("row"), versions.column("at")
         every = array(range(first, first + self._known_rows), pa.int64())
-        places = _numbered(
+        places = numbered(
             [
                 pa.concat_arrays([self._key.take(row), self._key.take(every)]),
-                _value_numbers(pa.concat_arrays([at, self._start])),
+                value_numbers(pa.concat_arrays([at, self._start])),
             ]
         )
         mine, theirs = places.slice(0, len(row)), places.slice(len(row))
@@ -322,6 +324,8 @@ class _History:
         action = pc.if_else(is_new, scalar(HISTORY_INSERT), scalar(HISTORY_UPDATE))
         written = versions.filter(pc.invert(same))
         columns = [self._pool(name).take(written.column("row")) for name in self.names.given]
+        # Spark groups by keys, which gives all zeros one sign.
+        columns[: len(self.names.keys)] = map(with_one_zero, columns[: len(self.names.keys)])
         ends = written.column("end")
         columns += [_times(written.column("at"), self._period), _times(ends, self._period)]
         if self.names.current is not None:
@@ -368,36 +372,6 @@ class _History:
 
 
 _ORDER = (("key", "ascending"), ("at", "ascending"), ("kind", "descending"))
-
-
-def _numbered(columns: Sequence[pa.Array]) -> pa.Array:
-    """Return a number for each row of several columns of numbers from 0 on: the same for equal rows."""
-    found = columns[0]
-    for column in columns[1:]:
-        most = pc.max(column).as_py() or 0
-        both = pc.add(pc.multiply(found, scalar(most + 1, pa.int64())), column)
-        found = both.dictionary_encode().indices.cast(pa.int64())
-    return found
-
-
-def _value_numbers(column: pa.Array) -> pa.Array:
-    """Return a number from 0 on for each value: the same for equal ones, as Spark compares them with ``<=>``."""
-    if pa.types.is_nested(column.type) or pa.types.is_floating(column.type):
-        known: dict[Any, int] = {}
-        return array([known.setdefault(_comparable(value), len(known)) for value in readable(column)], pa.int64())
-    indices = column.dictionary_encode().indices.cast(pa.int64())
-    return pc.fill_null(pc.add(indices, scalar(1, pa.int64())), scalar(0, pa.int64()))
-
-
-def _comparable(value: Any) -> Any:
-    """Return a value that can be a key of a mapping; a NaN equals itself, and zeros are equal."""
-    if isinstance(value, dict):
-        return tuple((name, _comparable(inner)) for name, inner in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(map(_comparable, value))
-    if isinstance(value, float) and value != value:
-        return ("NaN",)
-    return value
 
 
 def _ticks(times: pa.Array) -> pa.Array:

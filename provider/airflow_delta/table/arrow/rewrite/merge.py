@@ -159,25 +159,26 @@ class _Merge:
         if not item.updated and not changes and (not copies or gone):
             return
         selection = None if copies and not gone else _rows_at(item.bitmap)
-        for file, found in work.reader.rows([item.file], selection, positions=True):
+        same = None if clauses.all_move else item.file
+        for _, found in work.reader.rows([item.file], selection, positions=True):
             rows = found.select(range(found.num_columns - 1))
             at = pc.index_in(found.column(ROW), value_set=item.rows)
             clause = item.clause.take(at)
             if copies and clause.null_count:
-                writes.to("copied")(file, clauses.unchanged(rows.filter(pc.is_null(clause))))
+                writes.to("copied")(same, clauses.copied(rows.filter(pc.is_null(clause))))
             for number in pc.unique(clause.drop_null()).to_pylist():
                 mask = _is(clause, number)
                 old = rows.filter(mask)
                 deletes = clauses.all[number].action != UPDATE
                 if changes:
                     kind = "delete" if deletes else "update_preimage"
-                    writes.to("change", kind)(file, clauses.unchanged(old))
+                    writes.to("change", kind)(same, clauses.unchanged(old))
                 if deletes:
                     continue
                 named = old.select(range(len(clauses.table.fields)))
                 both = self._pairs.both(named, item.source.take(at.filter(mask)))
                 new = clauses.updated(old, both, number)
-                place = file if clauses.stay else None
+                place = item.file if clauses.stay else None
                 writes.to("new")(place, new)
                 if changes:
                     writes.to("change", "update_postimage")(place, new)

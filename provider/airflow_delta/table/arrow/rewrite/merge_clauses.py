@@ -29,6 +29,7 @@ from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.align import empty_as_null
 from airflow_delta.table.arrow.defaults import Counter, default_value
 from airflow_delta.table.arrow.rewrite.conversions import Conversions, Converted
+from airflow_delta.table.arrow.rewrite.copied_rows import copied_rows
 from airflow_delta.table.arrow.rewrite.new_values import Values, decided, stored_values, with_fields
 from airflow_delta.table.arrow.row_checks import check_not_null, needs_spark, row_checks
 from airflow_delta.table.expressions.row_expression import RowExpression, columns_of, columns_under
@@ -46,6 +47,8 @@ class RowClauses:
     """The clauses of a request, bound to its table and its source.
 
     :ivar table: the table's schema; ``work.target`` is the schema afterwards, with new columns of the source.
+    :ivar all_move: a partition column gets another type, in which its values may have other texts: also of rows that are copied.
+    :ivar stay: rows that are updated stay in the partition of their file.
     """
 
     def __init__(self, work: WorkerRewrite, source: SourceRows, arguments: MergeArguments) -> None:
@@ -58,6 +61,7 @@ class RowClauses:
         self._target_json = evolved
         if evolved is not definition.struct:
             work.target = struct_of(evolved)
+        self.all_move = False
         self._olds = self._old_values()
         of_table, of_source = columns_of(self.table), columns_of(source.struct)
         self.of_source = columns_under(of_source, arguments.source_alias, SOURCE)
@@ -71,9 +75,8 @@ class RowClauses:
         self._counters = {rule.column.lower(): Counter(rule, work.request) for rule in self._counted}
         in_path = {name.lower() for name in work.request.partition_columns}
         self._partitions = [field.name for field in work.target if field.name.lower() in in_path]
-        self.stay = not any(name in values for values in self._updates.values() for name in in_path) and not in_path & {
-            name.lower() for name in work.request.rules.generated
-        }
+        set_or_generated = {name.lower() for name in work.request.rules.generated}.union(*self._updates.values())
+        self.stay = not self.all_move and not in_path & set_or_generated
         if not self.stay and (columns := zoneless_values(work.plan)):
             raise needs_spark(
                 work.request,
@@ -81,6 +84,7 @@ class RowClauses:
                 "zone of Spark's session",
             )
         self._checks = row_checks(work.request, evolved, work.target)
+        self._copied = copied_rows(work.request, evolved, self._checks)
         self._generated: dict[str, Values] = {}
         for name, text in work.request.rules.generated.items():
             generated = work.target.find(name)
@@ -165,6 +169,10 @@ class RowClauses:
         columns = [old(rows) for old in self._olds.values()] + [rows.column(name) for name in self._ids]
         return pa.RecordBatch.from_arrays(columns, names=[*self._olds, *self._ids])
 
+    def copied(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the same for rows that are written again, each checked against the table's rules."""
+        return self._copied(self.unchanged(rows))
+
     def _old_values(self) -> dict[str, Values]:
         """Return what the table's rows have in the columns afterwards: new columns and fields are null."""
         found: dict[str, Values] = {}
@@ -175,7 +183,7 @@ class RowClauses:
                 found[field.name] = _nulls(arrow_type(as_nullable(field.data_type)))
                 continue
             if known.name.lower() in partitions and as_nullable(known.data_type) != as_nullable(field.data_type):
-                raise needs_spark(self._request, f"changes the type of the partition column {known.name} in a MERGE")
+                self.all_move = True
             convert = Conversions(self._request, "is merged").between(known.data_type, field.data_type, field.name)
             found[field.name] = _then(methodcaller("column", known.name), convert)
         return found

@@ -6,9 +6,7 @@ columns, it is asked of every pair, if there are not too many.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,13 +21,15 @@ from airflow_delta.contract.schema import find_field
 from airflow_delta.log.arrow.arrays import array, no_rows, repeated, scalar
 from airflow_delta.log.data_files.group_rows import RowSelection
 from airflow_delta.log.schema.partition_values import parse_partition_value
-from airflow_delta.log.schema.types import type_to_json
+from airflow_delta.log.schema.types import DataType, DecimalType, arrow_type, as_nullable, parse_type, type_to_json
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.rewrite.hash_join import pairs_with, rows_by_key
+from airflow_delta.table.arrow.rewrite.key_columns import parts_of_key, without_nulls
 from airflow_delta.table.arrow.rewrite.merge_clauses import SOURCE, TARGET, RowClauses
 from airflow_delta.table.arrow.rewrite.new_values import decided
 from airflow_delta.table.arrow.rewrite.read_plan import ROW
 from airflow_delta.table.arrow.row_checks import needs_spark
+from airflow_delta.table.expressions.equality import is_compared_inside
 from airflow_delta.table.expressions.problems import NotDecided
 from airflow_delta.table.expressions.row_expression import row_expression
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _FLOATING = ("float", "double")
 
 _SAME = ("string", "binary", "boolean", "date", "timestamp", "timestamp_ntz", *_FLOATING)
-"""Types whose values are equal if their bytes are, for floating-point numbers those of :func:`_as_key`."""
+"""Types that are joined by, beside whole numbers, decimals, structs and lists."""
 
 MOST_PAIRS = 100_000_000
 """How many pairs of rows a condition is asked of, if no columns must be equal."""
@@ -165,10 +165,7 @@ class MergePairs:
             names = [SOURCE + name for name in self._source.rows.schema.names]
             rows = pa.RecordBatch.from_arrays(self._source.rows.columns, names=names)
             mine = {"name": key.column, "type": type_to_json(given.data_type), "metadata": self._metadata(given.columns)}
-            one, other = field["type"], mine["type"]
-            same = one == other and (one in _SAME or (isinstance(one, str) and one.startswith("decimal")))
-            joins = (same or {one, other} <= DIGITS.keys()) if isinstance(one, str) and isinstance(other, str) else False
-            joins = joins and is_stored_plainly(field) and is_stored_plainly(mine)
+            joins = is_stored_plainly(field) and is_stored_plainly(mine) and _are_joined(field["type"], given.data_type)
             yield JoinKey(key, field, mine, given.values(rows), joins)
 
     def _metadata(self, columns: Sequence[str]) -> Json:
@@ -177,18 +174,22 @@ class MergePairs:
         return {} if field is None else dict(field.get("metadata") or {})
 
     def _key_table(self, values: dict[str, pa.Array], row: str) -> pa.Table:
-        """Return what is joined by: keys under numbers, and the position of each row.
+        """Return what is joined by: parts of keys under numbers, and the position of each row.
 
         Arrow joins no nulls: where nulls are equal, they are a value and a column that says so.
         """
         columns: dict[str, pa.Array] = {}
+        length = 0
         for number, key in enumerate(self._joined):
-            found = _as_key(values[key.field["name"]], key.field["type"])
+            found = values[key.field["name"]]
+            length = len(found)
+            absent = found.is_null()
             if key.key.null_safe:
-                columns[f"null{number}"] = pc.is_null(found)
-                found = pc.fill_null(found, _zero(found.type))
-            columns[f"key{number}"] = found
-        length = len(next(iter(columns.values())))
+                columns[f"null{number}"] = absent
+            elif pa.types.is_nested(found.type):
+                columns[f"null{number}"] = pc.if_else(absent, scalar(None, pa.bool_()), absent)
+            for place, part in enumerate(parts_of_key(found)):
+                columns[f"key{number}.{place}"] = without_nulls(part) if key.key.null_safe else part
         return pa.table({**columns, row: array(range(length), pa.int64())})
 
     # -- pairs ----------------------------------------------------------------------------------------------------------------
@@ -269,15 +270,15 @@ class MergePairs:
     # -- what need not be read ------------------------------------------------------------------------------------------------
 
     def _selection(self) -> RowSelection | None:
-        """The rows of the table that have a value of the source in the first column; ``None`` for all."""
-        if self._by_source or not self._joined or self._joined[0].key.null_safe:
+        """The rows of the table that have a value of the source in the first column that is not nested; ``None`` for all."""
+        key = next((key for key in self._joined if isinstance(key.field["type"], str)), None)
+        if self._by_source or key is None or key.key.null_safe:
             return None
-        key = self._joined[0]
-        name, kind = str(key.field["name"]), key.field["type"]
-        values = pc.unique(_as_key(key.values, kind)).drop_null()
+        name = str(key.field["name"])
+        values = pc.unique(next(parts_of_key(key.values))).drop_null()
 
         def wanted(rows: pa.RecordBatch) -> pa.BooleanArray:
-            return pc.is_in(_as_key(rows.column(name), kind), value_set=values)
+            return pc.is_in(next(parts_of_key(rows.column(name))), value_set=values)
 
         return RowSelection(frozenset({name}), wanted, lambda footer, _names: [True] * footer.num_row_groups)
 
@@ -301,14 +302,17 @@ class MergePairs:
         return left
 
 
-def _as_key(values: pa.Array, kind: Any) -> pa.Array:
-    """Return values of a type as what is equal if its bytes are: to Spark, a NaN equals a NaN, and -0.0 equals 0.0."""
-    if kind in DIGITS:
-        return values.cast(pa.int64())
-    if kind not in _FLOATING:
-        return values
-    numbers = pc.add(values.cast(pa.float64()), scalar(0.0))
-    return pc.if_else(pc.is_nan(numbers), scalar(math.nan), numbers).view(pa.int64())
+def _are_joined(column: Any, given: DataType) -> bool:
+    """Return whether rows in which a column of the table equals a value are found by a hash join.
+
+    :param column: its type, in JSON form.
+    """
+    one = parse_type(column)
+    if {one.name, given.name} <= DIGITS.keys():
+        return True
+    if arrow_type(as_nullable(one)) != arrow_type(as_nullable(given)):
+        return False
+    return one.name in _SAME or isinstance(one, DecimalType) or is_compared_inside(one)
 
 
 def _counted(rows: pa.RecordBatch, length: int) -> pa.RecordBatch:
@@ -322,17 +326,3 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _indices(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks else pa.nulls(0, pa.int64())
-
-
-def _zero(kind: pa.DataType) -> pa.Scalar:
-    if pa.types.is_string(kind):
-        return scalar("")
-    if pa.types.is_binary(kind):
-        return scalar(b"")
-    if pa.types.is_boolean(kind):
-        return scalar(False)
-    if pa.types.is_date32(kind):
-        return scalar(0, pa.int32()).cast(kind)
-    if pa.types.is_decimal(kind):
-        return array([Decimal(0)], kind)[0]
-    return scalar(0, pa.int64()).cast(kind)

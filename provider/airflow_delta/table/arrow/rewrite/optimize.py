@@ -15,7 +15,7 @@ from airflow_delta.contract.operations import OptimizeArguments
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.arrow.arrays import scalar
-from airflow_delta.log.schema.types import StructType, has_floating
+from airflow_delta.log.schema.types import StructType, has_floating, nullable_schema
 from airflow_delta.table.arrow.files import OPEN_FILES, RowWriter
 from airflow_delta.table.arrow.rewrite.curve import CurveColumns
 from airflow_delta.table.arrow.rewrite.ordered_bin import OrderedBin
@@ -145,7 +145,8 @@ class _Bin:
         return RowWriter(
             self._log.store,
             f"{self._request.directory}/{name}",
-            StructType(tuple(self._reader.stored.fields[at] for at in columns)),
+            # Nothing changes: also a null that another writer has left in a column without.
+            nullable_schema(StructType(tuple(self._reader.stored.fields[at] for at in columns))),
             (),
             mapped=self._request.rules.column_mapping != "none",
             compression=self._compression,

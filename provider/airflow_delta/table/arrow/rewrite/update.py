@@ -15,6 +15,7 @@ from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.align import empty_as_null
 from airflow_delta.table.arrow.rewrite.attempt import WorkerRewrite
 from airflow_delta.table.arrow.rewrite.conversions import Conversions
+from airflow_delta.table.arrow.rewrite.copied_rows import copied_rows
 from airflow_delta.table.arrow.rewrite.new_values import Values, stored_values, with_fields
 from airflow_delta.table.arrow.row_checks import check_no_variants, check_not_null, needs_spark, row_checks
 from airflow_delta.table.expressions.row_expression import columns_of
@@ -61,13 +62,14 @@ def _write(work: WorkerRewrite, touched: Sequence[ScanFile], new: _NewRows) -> N
                     before(file, selected)
                     after(file if new.stay else None, changed)
             if copy is not None and others is not None:
-                copy(file, others)
+                copy(file, new.copied(others))
 
 
 class _NewRows:
     """Rows with new values, computed from the old ones; generated columns are computed from the new ones.
 
     :ivar stay: the rows stay in the partition of their file.
+    :ivar copied: checks rows that do not change.
     """
 
     def __init__(self, work: WorkerRewrite) -> None:
@@ -106,7 +108,9 @@ class _NewRows:
         self._partitions = {field.name for field in self._schema if field.name.lower() in in_path}
         ids = work.reader.stored.fields[len(self._schema.fields) :]
         self._version = ids[1].name if ids else None
-        self._checks = row_checks(request, TableDefinition.of_rows(request.schema_string or "").struct, self._schema)
+        table = TableDefinition.of_rows(request.schema_string or "").struct
+        self._checks = row_checks(request, table, self._schema)
+        self.copied = copied_rows(request, table, self._checks)
         for name, text in request.rules.generated.items():
             if name.lower() in explicit:
                 raise needs_spark(request, f"sets the generated column {name} ({text})")
