@@ -112,14 +112,16 @@ class LocalStore(LocalFolders):
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
-        with os.fdopen(self._open(path), "rb", buffering=0) as file:
-            file.seek(start)
+        descriptor = self._open(path)
+        try:
             chunks: list[bytes] = []
             # In pieces, so that no memory is allocated beyond the end of the file.
-            while length > 0 and (chunk := file.read(min(length, _READ_AT_ONCE))):
+            while length > 0 and (chunk := os.pread(descriptor, min(length, _READ_AT_ONCE), start)):
                 chunks.append(chunk)
-                length -= len(chunk)
-            return b"".join(chunks)
+                start, length = start + len(chunk), length - len(chunk)
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        finally:
+            os.close(descriptor)
 
     def head(self, path: str) -> FileStatus | None:
         """Return a file's status, or ``None``."""
