@@ -41,7 +41,9 @@ def test_threads_make_the_same_directories(tmp_path: Path) -> None:
 
 def test_every_file_and_every_name_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: set[str] = set()
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path)))
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.add(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
+    )
     with LocalStore(str(tmp_path)).new_files("d") as files:
         files.put("f", b"1")
         files.put("a=1/b=2/f", b"2")

@@ -226,7 +226,7 @@ class LocalStore(LocalFolders):
         """Hold a directory open for many new files inside a ``with`` block."""
         folder = self._open_directory(directory)
         try:
-            files = LocalNewFiles(self, directory, folder, durable=self._durable)
+            files = LocalNewFiles(self, directory, folder, self._open_directory, durable=self._durable)
             yield files
             files.sync()
         finally:

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from airflow_delta.log.storage.base import NewFiles
+from airflow_delta.log.storage.base import LogStore, NewFiles
 from airflow_delta.log.storage.folders import FOLDER, write_all
-
-if TYPE_CHECKING:
-    from airflow_delta.log.storage.local import LocalStore
 
 
 class LocalNewFiles(NewFiles):
     """New files in a local directory, from any number of threads.
 
     :param folder: the open directory, which the caller closes.
+    :param open_directory: opens a directory of the table, which is created if it is missing.
     :param durable: sync what is written.
     """
 
-    def __init__(self, store: LocalStore, directory: str, folder: int, *, durable: bool) -> None:
+    def __init__(
+        self, store: LogStore, directory: str, folder: int, open_directory: Callable[[str], int], *, durable: bool
+    ) -> None:
         super().__init__(store, directory)
-        self._local = store
+        self._open_directory = open_directory
         self._folder = folder
         self._durable = durable
         self._made: set[str] = set()
@@ -49,7 +49,7 @@ class LocalNewFiles(NewFiles):
         if not self._durable:
             return
         for directory in sorted(self._grown):
-            folder = self._local._open_directory(self._below(directory)) if directory else self._folder
+            folder = self._open_directory(self._below(directory)) if directory else self._folder
             try:
                 os.fsync(folder)
             finally:
@@ -63,7 +63,7 @@ class LocalNewFiles(NewFiles):
         """Open a subdirectory, which is created if it is missing, following no link."""
         folder, above, parts = self._folder, "", directory.split("/")
         if ".." in parts:
-            return self._local._open_directory(self._below(directory))
+            return self._open_directory(self._below(directory))
         try:
             for part in parts:
                 path = f"{above}/{part}" if above else part
@@ -79,7 +79,7 @@ class LocalNewFiles(NewFiles):
         except OSError:  # which this makes an error that says what to do
             if above:
                 os.close(folder)
-            return self._local._open_directory(self._below(directory))
+            return self._open_directory(self._below(directory))
         return folder
 
     def _create(self, folder: int, name: str, data: bytes) -> None:

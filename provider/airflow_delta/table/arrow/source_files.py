@@ -99,15 +99,13 @@ def _of_each(
                 first = waiting.popleft()
             except IndexError:
                 return
-            number, taken = first, files[first : first + some]
+            taken = files[first : first + some]
             try:
-                contents = []
-                for number, file in enumerate(taken, first):
-                    contents.append(content_of(file))
+                contents = [content_of(file) for file in taken]
                 for number, (file, content) in enumerate(zip(taken, contents, strict=True), first):
                     schemas[number] = schema_of(file, content)
-            except BaseException as error:
-                errors[number] = error
+            except BaseException as error:  # noqa: BLE001 - raised by the caller
+                errors[first] = error
                 waiting.clear()
 
     with ThreadPoolExecutor(_THREADS) as pool:
