@@ -140,7 +140,7 @@ def _of_footer(chunk: pq.ColumnChunkMetaData, place: _Place) -> Chunk:
 def _of_headers(file: Any, chunk: pq.ColumnChunkMetaData, place: _Place) -> Chunk:
     dictionary = distinct = largest = most = plain = values = 0
     refers = True
-    for header in _headers(file, chunk, place.stored):
+    for header in _headers(file, chunk):
         if header.is_dictionary:  # of which not all footers tell
             dictionary, distinct = dictionary + header.memory, distinct + header.num_values
             continue
@@ -214,11 +214,11 @@ def _is_of(path: str, names: set[str]) -> bool:
     return False
 
 
-def _headers(file: Any, chunk: pq.ColumnChunkMetaData, stored: int) -> Iterator[PageHeader]:
+def _headers(file: Any, chunk: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
     at = chunk.data_page_offset
     if chunk.has_dictionary_page and (dictionary := chunk.dictionary_page_offset) and dictionary < at:
         at = dictionary
-    end = at + stored
+    end = at + chunk.total_compressed_size
     while at < end:
         header = _read_header(file, at)
         yield header
