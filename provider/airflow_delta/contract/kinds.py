@@ -22,6 +22,7 @@ from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.masking import masked
 
 _SHOWN = 200
+_PLAIN = frozenset((type(None), bool, int, float))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ def is_settled(value: Any) -> bool:
     """Return whether a value is in the Dag file: it has no template, and no XCom or parameter of a run."""
     if isinstance(value, str):
         return is_literal(value)
+    if type(value) in _PLAIN:  # most parameters are not given, and to ask for abstract classes takes long
+        return True
     if isinstance(value, Mapping):
         return all(is_settled(part) for item in value.items() for part in item)
     if isinstance(value, list | tuple | set | frozenset):
@@ -100,6 +103,8 @@ def value_problem(name: str, value: Any, kind: Kind, *, templated: bool) -> str 
 
 def is_path(value: Any) -> bool:
     """Return whether a value is a path: of the file system, or Airflow's ``ObjectStoragePath``; an asset is not a path."""
+    if isinstance(value, str) or type(value) in _PLAIN:
+        return False
     return (isinstance(value, os.PathLike) and not hasattr(value, "uri")) or any(
         base.__module__.partition(".")[0] == "upath" for base in type(value).__mro__
     )

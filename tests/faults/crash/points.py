@@ -15,7 +15,7 @@ from airflow_delta.log.storage.base import LogStore
 from faults.shared.layers import Layer
 
 PROVIDER = Path(airflow_delta.__file__).parent
-STORES = {str(PROVIDER / "log" / "storage" / name) for name in ("base.py", "local.py", "object.py", "hdfs.py")}
+STORES = {str(PROVIDER / "log" / "storage" / name) for name in ("base.py", "local.py", "new_files.py", "object.py", "hdfs.py")}
 
 
 class Points:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from airflow_delta.log.storage.base import FileStatus, Ranges
+from airflow_delta.log.storage.base import FileStatus, LogStore, Ranges
 from airflow_delta.log.storage.errors import AmbiguousPutError, StoreUnavailableError
 from airflow_delta.log.storage.local import LocalStore
 
@@ -86,6 +86,8 @@ class FaultyStore(LocalStore):
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         self._request(path)
         super().put(path, data, durable=durable)
+
+    new_files = LogStore.new_files
 
     def put_file(self, path: str, file: BinaryIO) -> None:
         self._request(path)

@@ -12,7 +12,7 @@ EFFECTS = ("put_if_absent", "put", "put_file", "copy_from", "delete", "delete_tr
 
 READS = (
     "read", "read_many", "read_range", "read_ranges", "head", "list_from", "list_recursive", "list_readable", "list_directories",
-    "list_children", "list_visible", "lists_in_pieces", "open_input", "scratch_file",
+    "list_children", "list_visible", "lists_in_pieces", "open_input", "scratch_file", "new_files",
 )  # fmt: skip
 """What does not."""
 

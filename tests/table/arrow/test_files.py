@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.log.schema.types import StructType, parse_schema
+from airflow_delta.log.statistics.nan_note import read_nan_note
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.arrow import files
 
@@ -107,3 +109,37 @@ def test_one_that_cannot_be_written_fails_the_whole(tmp_path: Path, monkeypatch:
     with pytest.raises(OSError, match="a=3"):
         rows.close()
     rows.discard()
+
+
+def test_small_files_note_nan_and_keep_to_the_rows_of_a_file(tmp_path: Path) -> None:
+    """Those made in memory, as those that are written piece by piece."""
+    names = (("a", "integer"), ("x", "double"))
+    each = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in names]
+    struct = parse_schema(json.dumps({"type": "struct", "fields": each}))
+    rows = files.RowWriter(
+        store_for(str(tmp_path)), "staged/x", struct, ["a"], mapped=False, compression="snappy", most_rows=4
+    )  # fmt: skip
+    numbers = [float("nan") if n == 0 else None if n == 1 else float(n) for n in range(30)]
+    columns = [pa.array([n // 10 for n in range(30)], pa.int32()), pa.array(numbers)]
+    rows.write(pa.RecordBatch.from_arrays(columns, names=["a", "x"]))
+    rows.close()
+    assert sorted((file.path[:3], file.num_rows) for file in rows.files) == [(f"a={a}", n) for a in range(3) for n in (2, 4, 4)]
+    begins = min(file.path for file in rows.files if file.path.startswith("a=0/"))  # threads number the files
+    for file in rows.files:
+        footer = pq.read_metadata(tmp_path / "staged" / "x" / file.path)
+        note, statistics = read_nan_note(footer, file.path), footer.row_group(0).column(0).statistics
+        assert note is not None
+        first = file.path == begins
+        assert (note.nulls, statistics is None) == (({"x": 1}, True) if first else ({}, False))
+        assert (footer.num_rows, file.size) == (file.num_rows, (tmp_path / "staged" / "x" / file.path).stat().st_size)
+
+
+def test_rows_go_on_in_the_file_that_was_begun(tmp_path: Path) -> None:
+    rows = writer(tmp_path)
+    for start in (0, 100):
+        rows.write(batch_of([(n, 1, "x") for n in range(start, start + 100)]))
+        if not start:
+            rows._flush(*rows._open.values())
+    rows.write(batch_of([]))
+    rows.close()
+    assert [file.num_rows for file in rows.files] == [200]

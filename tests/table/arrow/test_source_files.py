@@ -131,17 +131,31 @@ def test_a_damaged_parquet_file_is_named_and_not_read_again(load, where):
     assert type(raised.value.__cause__) in (OSError, pa.ArrowInvalid)
 
 
-def test_a_store_that_fails_is_no_damaged_file(load, monkeypatch):
+@pytest.mark.parametrize("small", [True, False])
+def test_a_store_that_fails_is_no_damaged_file(load, monkeypatch, small):
+    monkeypatch.setattr(source_files, "_SMALL_BYTES", 1 << 20 if small else 0)
     load.put({"a.parquet": pa.table({"a": ["x"]})})
     _, found, schema = load.find(field("a", "string"))
 
     def failing(*_: Any) -> Any:
         raise OSError(errno.EIO, "the disk is gone")
 
-    monkeypatch.setattr(type(found.store), "open_input", failing)
+    monkeypatch.setattr(type(found.store), "read_range" if small else "open_input", failing)
     with pytest.raises(OSError, match="the disk is gone") as raised:
         read_arrow_files(found, schema)
     assert not isinstance(raised.value, DeltaError)
+
+
+@pytest.mark.parametrize("parsed", [True, False])
+def test_many_files_in_order_and_the_first_that_cannot_be_read(load, monkeypatch, parsed):
+    """More than threads, and than are taken together; whether or not footers stay parsed."""
+    monkeypatch.setattr(source_files, "_FOOTER_BYTES", 1 << 20 if parsed else 0)
+    files = {f"{number:03d}.parquet": pa.table({"a": [f"{number}"]}) for number in range(300)}
+    assert load(files, field("a", "string")) == sorted(({"a": f"{number}"} for number in range(300)), key=repr)
+    load.put({f"{number}.parquet": b"no Parquet" for number in range(400, 700)})
+    _, found, schema = load.find(field("a", "string"))
+    with pytest.raises(SchemaMismatchException, match=r"The file 400\.parquet"):
+        read_arrow_files(found, schema)
 
 
 @pytest.mark.parametrize("read", READS, ids=["pandas", "polars", "pyarrow"])

@@ -86,38 +86,50 @@ class Chunk(NamedTuple):
     refers: bool
 
 
-def declared(parquet: pq.ParquetFile, file: Any, group: int, names: Sequence[str], *, headers: bool) -> list[Chunk]:
+def declared(parquet: pq.ParquetFile, file: Any, group: int, names: Sequence[str] | None, *, headers: bool) -> list[Chunk]:
     """Return what the pages of some columns of a row group declare.
 
     :param file: the open file, for the headers of its pages.
-    :param names: top-level columns.
+    :param names: top-level columns; ``None`` for all.
     :param headers: read these headers; otherwise believe the footer.
     :raises ValueError: if a header cannot be read, or pages count fewer values than there are rows.
     """
-    wanted, about = set(names), parquet.metadata.row_group(group)
-    found = []
+    wanted, metadata = None if names is None else set(names), parquet.metadata
+    schema, about = metadata.schema, metadata.row_group(group)
+    num_rows, found = about.num_rows, []
     for at in range(about.num_columns):
         chunk = about.column(at)
-        if _is_of(chunk.path_in_schema, wanted):
-            leaf = parquet.schema.column(at)
-            repeated = leaf.max_repetition_level > 0
-            width = leaf.length if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" else 0
-            found.append(_of_headers(file, chunk, repeated, width) if headers else _of_footer(chunk, repeated, width))
-            if headers and found[-1].num_values < about.num_rows:
-                raise ValueError(
-                    f"the pages of column {chunk.path_in_schema} have {found[-1].num_values:,} values for {about.num_rows:,} rows"
-                )
+        path = chunk.path_in_schema
+        if wanted is not None and not _is_of(path, wanted):
+            continue
+        leaf, kind = schema.column(at), chunk.physical_type
+        place = _Place(
+            path,
+            chunk.total_compressed_size,
+            leaf.max_repetition_level > 0,
+            kind == "BYTE_ARRAY",
+            leaf.length if kind == "FIXED_LEN_BYTE_ARRAY" else 0,
+        )
+        found.append(_of_headers(file, chunk, place) if headers else _of_footer(chunk, place))
+        if headers and found[-1].num_values < num_rows:
+            raise ValueError(f"the pages of column {path} have {found[-1].num_values:,} values for {num_rows:,} rows")
     return found
 
 
-def _of_footer(chunk: pq.ColumnChunkMetaData, repeated: bool, width: int) -> Chunk:
+class _Place(NamedTuple):
+    """What the footer says of a column in a row group: the first fields of a :class:`Chunk`."""
+
+    path: str
+    stored: int
+    repeated: bool
+    is_text: bool
+    width: int
+
+
+def _of_footer(chunk: pq.ColumnChunkMetaData, place: _Place) -> Chunk:
     total, values = chunk.total_uncompressed_size, chunk.num_values
     return Chunk(
-        chunk.path_in_schema,
-        chunk.total_compressed_size,
-        repeated,
-        chunk.physical_type == "BYTE_ARRAY",
-        width,
+        *place,
         values,
         total,
         values,
@@ -128,7 +140,7 @@ def _of_footer(chunk: pq.ColumnChunkMetaData, repeated: bool, width: int) -> Chu
     )
 
 
-def _of_headers(file: Any, chunk: pq.ColumnChunkMetaData, repeated: bool, width: int) -> Chunk:
+def _of_headers(file: Any, chunk: pq.ColumnChunkMetaData, place: _Place) -> Chunk:
     dictionary = distinct = largest = most = plain = values = 0
     refers = True
     for header in _headers(file, chunk):
@@ -138,20 +150,7 @@ def _of_headers(file: Any, chunk: pq.ColumnChunkMetaData, repeated: bool, width:
         largest, most, values = max(largest, header.memory), max(most, header.num_values), values + header.num_values
         if header.encoding not in _REFERENCES:
             plain, refers = plain + header.memory, False
-    return Chunk(
-        chunk.path_in_schema,
-        chunk.total_compressed_size,
-        repeated,
-        chunk.physical_type == "BYTE_ARRAY",
-        width,
-        values,
-        dictionary + largest,
-        most,
-        dictionary,
-        distinct,
-        plain,
-        refers and dictionary > 0,
-    )
+    return Chunk(*place, values, dictionary + largest, most, dictionary, distinct, plain, refers and dictionary > 0)
 
 
 def problem_of(chunks: Sequence[Chunk]) -> str | None:
@@ -220,8 +219,8 @@ def _is_of(path: str, names: set[str]) -> bool:
 
 def _headers(file: Any, chunk: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
     at = chunk.data_page_offset
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset and chunk.dictionary_page_offset < at:
-        at = chunk.dictionary_page_offset
+    if chunk.has_dictionary_page and (dictionary := chunk.dictionary_page_offset) and dictionary < at:
+        at = dictionary
     end = at + chunk.total_compressed_size
     while at < end:
         header = _read_header(file, at)
@@ -314,6 +313,9 @@ def _any(data: bytes) -> PageHeader:
 # a method for each byte takes six times as long.
 
 
+_NUMBERS = (5, 6, 4)
+
+
 def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
     """Read numbers and structs as such, other values as ``None``."""
     if depth > 8:
@@ -327,8 +329,12 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
             field += head >> 4
         else:
             field, at = _number(data, at)
-        if kind in (5, 6, 4):
-            found[field], at = _number(data, at)
+        if kind in _NUMBERS:
+            value = data[at]
+            at += 1
+            if value > 127:
+                value, at = _varint(data, at - 1)
+            found[field] = (value >> 1) ^ -(value & 1)
         elif kind == 12:
             found[field], at = _struct(data, at, depth + 1)
         else:

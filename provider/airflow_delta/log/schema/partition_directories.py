@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.exceptions import DeltaAnalysisException
@@ -44,7 +44,17 @@ def partition_directory(values: Mapping[str, str | None], columns: list[str] | t
 
     The text ``__HIVE_DEFAULT_PARTITION__`` gets the same directory as null: writers of rows refuse it.
     """
-    return "/".join(f"{escape_path_name(c)}={escape_path_name(values.get(c) or HIVE_NULL)}" for c in columns)
+    return joined_directory(directory_prefixes(columns), [values.get(column) for column in columns])
+
+
+def directory_prefixes(columns: Iterable[str]) -> list[str]:
+    """Return what the directories of partition columns begin with."""
+    return [f"{escape_path_name(column)}=" for column in columns]
+
+
+def joined_directory(prefixes: Sequence[str], values: Sequence[str | None]) -> str:
+    """Return the directory of a partition, as :func:`partition_directory` does, from the prefixes of its columns."""
+    return "/".join([prefix + escape_path_name(value or HIVE_NULL) for prefix, value in zip(prefixes, values, strict=True)])
 
 
 def parse_partition_directory(directory: str) -> dict[str, str | None]:

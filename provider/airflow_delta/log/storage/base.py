@@ -7,6 +7,7 @@ Paths are storage keys relative to the table root, ``/``-separated and not URL-e
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -166,6 +167,14 @@ class LogStore(Subject, ABC):
         :param durable: as for :meth:`put_if_absent`; after a crash of the machine the file may be the old one, empty, or gone.
         """
 
+    @contextlib.contextmanager
+    def new_files(self, directory: str) -> Iterator[NewFiles]:
+        """Yield what puts many new files below a directory of the caller's own; they are durable when the ``with`` block ends.
+
+        Until then, nobody else may write to it or read it.
+        """
+        yield NewFiles(self, directory)
+
     def scratch_file(self) -> BinaryIO:
         """Return an unnamed temporary file for :meth:`put_file`; it is deleted when it is closed."""
         import tempfile
@@ -220,3 +229,18 @@ class LogStore(Subject, ABC):
                 raise FileNotFoundError(f"{self.root}/{path}")
             size = status.size
         return pa.PythonFile(ObjectInput(self, path, size, ranges), mode="r")
+
+
+class NewFiles:
+    """New files below a directory: those of :meth:`LogStore.new_files`."""
+
+    def __init__(self, store: LogStore, directory: str) -> None:
+        self._store = store
+        self._directory = directory
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create a file.
+
+        :param path: relative to the directory.
+        """
+        self._store.put(f"{self._directory}/{path}" if self._directory else path, data)

@@ -249,3 +249,10 @@ def files_below(folder: int, directory: str) -> Iterator[FileStatus]:
             yield FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000, entry.is_symlink())
     finally:
         os.close(folder)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write to a file, in as many parts as the system takes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -17,7 +17,8 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, LocationNotW
 from airflow_delta.log.storage.base import UNKNOWN, FileStatus, Ranges
 from airflow_delta.log.storage.errors import AmbiguousPutError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
-from airflow_delta.log.storage.folders import FOLDER, LINK, LocalFolders, files_below, is_there, parts_of, status_of
+from airflow_delta.log.storage.folders import FOLDER, LINK, LocalFolders, files_below, is_there, parts_of, status_of, write_all
+from airflow_delta.log.storage.new_files import LocalNewFiles
 from airflow_delta.log.storage.progress import tracked
 
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES}
@@ -111,14 +112,16 @@ class LocalStore(LocalFolders):
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
-        with os.fdopen(self._open(path), "rb", buffering=0) as file:
-            file.seek(start)
+        descriptor = self._open(path)
+        try:
             chunks: list[bytes] = []
             # In pieces, so that no memory is allocated beyond the end of the file.
-            while length > 0 and (chunk := file.read(min(length, _READ_AT_ONCE))):
+            while length > 0 and (chunk := os.pread(descriptor, min(length, _READ_AT_ONCE), start)):
                 chunks.append(chunk)
-                length -= len(chunk)
-            return b"".join(chunks)
+                start, length = start + len(chunk), length - len(chunk)
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        finally:
+            os.close(descriptor)
 
     def head(self, path: str) -> FileStatus | None:
         """Return a file's status, or ``None``."""
@@ -217,6 +220,17 @@ class LocalStore(LocalFolders):
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Create or replace a file by renaming a complete one over it."""
         self._replace(path, (data,), durable=durable)
+
+    @contextlib.contextmanager
+    def new_files(self, directory: str) -> Iterator[LocalNewFiles]:
+        """Hold a directory open for many new files inside a ``with`` block."""
+        folder = self._open_directory(directory)
+        try:
+            files = LocalNewFiles(self, directory, folder, self._open_directory, durable=self._durable)
+            yield files
+            files.sync()
+        finally:
+            os.close(folder)
 
     def scratch_file(self) -> BinaryIO:
         """Return an unnamed file of the table's file system if the system supports it, so that putting it copies nothing."""
@@ -346,7 +360,7 @@ class LocalStore(LocalFolders):
             self._anonymous_files = False
             return False
         try:
-            _write_all(descriptor, data)
+            write_all(descriptor, data)
             if durable:
                 os.fsync(descriptor)
             try:
@@ -388,7 +402,7 @@ class LocalStore(LocalFolders):
         descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder)
         try:
             for chunk in chunks:
-                _write_all(descriptor, chunk)
+                write_all(descriptor, chunk)
             if durable:
                 os.fsync(descriptor)
         finally:
@@ -482,9 +496,3 @@ class _Folders:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -25,7 +25,7 @@ from airflow_delta.light_dataclasses import dataclass
 from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.arrow.values import to_pylist
 from airflow_delta.log.features.column_mapping import field_id
-from airflow_delta.log.schema.partition_directories import partition_directory
+from airflow_delta.log.schema.partition_directories import directory_prefixes, joined_directory
 from airflow_delta.log.schema.partition_values import serialize_partition_value
 from airflow_delta.log.schema.types import (
     ArrayType,
@@ -44,7 +44,7 @@ from airflow_delta.table.arrow.dictionaries import FEW_ROWS, with_dictionaries
 from airflow_delta.table.arrow.nan_columns import columns_with_nan, count_nulls, leaf_columns
 
 if TYPE_CHECKING:
-    from airflow_delta.log.storage.base import LogStore
+    from airflow_delta.log.storage.base import LogStore, NewFiles
 
 
 ROW_GROUP_BYTES = 64 << 20
@@ -58,6 +58,10 @@ UNCOPIED_BYTES = 32 << 20
 
 IN_MEMORY_BYTES = 1 << 20
 """Rows up to which the last file of a partition is made in memory: with many partitions most files are that small."""
+
+PUT_FILES = 64
+PUT_BYTES = 4 << 20
+"""Files made in memory that are put together: each change between making files and calling the system slows both."""
 
 
 def stored_schema(schema: StructType, partitions: Sequence[str], *, mapped: bool) -> pa.Schema:
@@ -99,12 +103,21 @@ class _Partition:
     batches: list[pa.RecordBatch] = field(default_factory=list)
     num_bytes: int = 0
     has_nan: bool = False
-    file: BinaryIO | pa.BufferOutputStream | None = None
+    file: BinaryIO | None = None
     writer: Any = None
     footer: list[pq.FileMetaData] = field(default_factory=list)
     unbounded: frozenset[str] = frozenset()
     nulls: Counter[str] = field(default_factory=Counter)
     rows: int = 0
+
+
+class _Made(NamedTuple):
+    """A file that is made and not yet put."""
+
+    path: str
+    data: bytes
+    num_rows: int
+    footer: pq.FileMetaData
 
 
 class WrittenFile(NamedTuple):
@@ -158,8 +171,9 @@ class RowWriter:
                 self._convert[number] = to_table_type(arrow_type(as_nullable(f.data_type)), f.data_type, held.data_type)
         self._leaves = list(leaf_columns(self._stored))
         self._unique = {path for path, count in Counter(self._leaves).items() if count == 1}
-        self._keys = [f.physical_name if mapped else f.name for f in self._partitions]
-        self._id = uuid.uuid4()
+        self._prefixes = directory_prefixes([f.physical_name if mapped else f.name for f in self._partitions])
+        codec = "" if compression == "none" else f".{compression}"
+        self._name_end = f"{uuid.uuid4()}.c000{codec}.parquet"
         self._compression = compression
         self._most_rows = most_rows
         self._file_bytes = file_bytes
@@ -182,7 +196,8 @@ class RowWriter:
         stored = self._stored_rows(batch)
         has_nan = bool(columns_with_nan(stored))  # once for all partitions: most rows have none
         for key, rows in self._split(batch, stored, directory, parts):
-            found = self._open.setdefault(key, _Partition(*key))
+            if (found := self._open.get(key)) is None:
+                found = self._open[key] = _Partition(*key)
             num_bytes = rows.nbytes
             found.batches.append(rows)
             found.has_nan |= has_nan
@@ -200,30 +215,41 @@ class RowWriter:
     def close(self) -> None:
         """Write what is left: most rows of most partitions, in files of their own that do not wait for each other."""
         self._closing = True
-
         waiting = deque(self._open.values())
+        if not waiting:
+            return
 
-        def write() -> None:
+        def write(files: NewFiles) -> None:
             # One task for each thread: one for each file would take as long as a small file does.
+            held, size = list[_Made](), 0
             try:
-                while True:
+                while waiting:
                     try:
                         partition = waiting.popleft()
                     except IndexError:
-                        return
-                    self._flush(partition)
-                    self._finish(partition)
+                        break
+                    if (made := self._made_small(partition)) is not None:
+                        held += made
+                        size += sum(len(file.data) for file in made)
+                    else:
+                        self._flush(partition)
+                        self._finish(partition)
+                    if len(held) >= PUT_FILES or size >= PUT_BYTES:
+                        self._put_all(held, files)
+                        size = 0
+                self._put_all(held, files)
             except BaseException:
                 waiting.clear()
                 raise
 
         threads = min(len(waiting), pa.cpu_count())
-        if threads <= 1:
-            write()
-        else:
-            with ThreadPoolExecutor(threads, thread_name_prefix="delta-write") as pool:
-                for written in [pool.submit(write) for _ in range(threads)]:
-                    written.result()
+        with self._store.new_files(self._directory) as files:
+            if threads <= 1:
+                write(files)
+            else:
+                with ThreadPoolExecutor(threads, thread_name_prefix="delta-write") as pool:
+                    for written in [pool.submit(write, files) for _ in range(threads)]:
+                        written.result()
         self._open.clear()
 
     def discard(self) -> None:
@@ -256,8 +282,7 @@ class RowWriter:
         if sliced:
             self._uncopied += size
         for texts, rows in _groups(batch, self._partitions, stored, sliced=sliced):
-            values = dict(zip(self._keys, texts, strict=True))
-            yield (partition_directory(values, self._keys), 0), rows
+            yield (joined_directory(self._prefixes, texts), 0), rows
 
     def _stored_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         convert = self._convert
@@ -268,6 +293,72 @@ class RowWriter:
 
     # -- files ----------------------------------------------------------------------------------------------------------------
 
+    def _made_small(self, partition: _Partition) -> list[_Made] | None:
+        """Return the rows of a partition that wait as files; ``None`` if they go on with a file, or are too many."""
+        if partition.writer is not None or partition.num_bytes > IN_MEMORY_BYTES:
+            return None
+        rows = pa.Table.from_batches(partition.batches, self._stored)
+        partition.batches = []
+        most, made = self._most_rows or max(rows.num_rows, 1), list[_Made]()
+        for start in range(0, rows.num_rows, most):
+            part, unbounded = rows.slice(start, most), self._unbounded[partition.part]
+            if partition.has_nan:
+                unbounded |= columns_with_nan(part)
+            name = self._next_name(part.num_rows)
+            content, footer = pa.BufferOutputStream(), list[pq.FileMetaData]()
+            dictionaries = part.num_rows > FEW_ROWS and with_dictionaries(part, self._leaves, ROW_GROUP_ROWS)
+            with self._parquet(content, dictionaries, unbounded, footer) as writer:
+                writer.write_table(part, ROW_GROUP_ROWS)
+                writer.add_key_value_metadata(self._note(name, unbounded, count_nulls(part, unbounded)))
+            path = f"{partition.directory}/{name}" if partition.directory else name
+            made.append(_Made(path, content.getvalue().to_pybytes(), part.num_rows, footer[0]))
+        return made
+
+    def _put_all(self, made: list[_Made], files: NewFiles) -> None:
+        """Put files, which are then forgotten."""
+        for file in made:
+            files.put(file.path, file.data)
+            self._written(file.path, len(file.data), file.num_rows, file.footer)
+        made.clear()
+
+    def _parquet(
+        self, file: Any, dictionaries: list[str] | bool, unbounded: frozenset[str], footer: list[pq.FileMetaData]
+    ) -> pq.ParquetWriter:
+        """Return a writer of a file.
+
+        :param unbounded: columns without statistics.
+        :param footer: gets the footer at the end.
+        """
+        return pq.ParquetWriter(
+            file,
+            self._stored,
+            compression=self._compression,
+            use_dictionary=dictionaries,
+            write_statistics=[path for path in self._leaves if path not in unbounded] if unbounded else True,
+            version="2.6",
+            store_schema=False,
+            store_decimal_as_integer=True,
+            use_compliant_nested_type=True,
+            metadata_collector=footer,
+        )
+
+    def _note(self, name: str, unbounded: frozenset[str], nulls: Counter[str]) -> dict[str, str]:
+        return nan_note(name, {path: nulls[path] for path in sorted(unbounded & self._unique)})
+
+    def _next_name(self, num_rows: int) -> str:
+        """Return the name of a new file, which is counted."""
+        with self._counting:
+            number = self.num_files
+            self.num_files += 1
+            self.num_rows += num_rows
+        return f"part-{number:05d}-{self._name_end}"
+
+    def _written(self, path: str, size: int, num_rows: int, footer: pq.FileMetaData) -> None:
+        with self._counting:
+            self.num_bytes += size
+            self.files.append(WrittenFile(path, size, num_rows))
+            self.footers[path, size] = footer
+
     def _flush(self, partition: _Partition) -> None:
         """Write the rows of a partition that wait, as row groups."""
         if not partition.batches:
@@ -275,13 +366,13 @@ class RowWriter:
         rows = pa.Table.from_batches(partition.batches, self._stored)
         with self._counting:
             self._buffered -= partition.num_bytes
-        has_nan, num_bytes, fixed = partition.has_nan, partition.num_bytes, self._unbounded[partition.part]
+        has_nan, fixed = partition.has_nan, self._unbounded[partition.part]
         partition.batches, partition.num_bytes, partition.has_nan = [], 0, False
         while rows.num_rows:
             room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
             part = rows.slice(0, room)
             unbounded = fixed | columns_with_nan(part) if has_nan else fixed
-            self._file(partition, unbounded, part, num_bytes).write_table(part, ROW_GROUP_ROWS)
+            self._file(partition, unbounded, part).write_table(part, ROW_GROUP_ROWS)
             partition.rows += part.num_rows
             if partition.unbounded:
                 partition.nulls += count_nulls(part, partition.unbounded)
@@ -292,30 +383,18 @@ class RowWriter:
             ):
                 self._finish(partition)
 
-    def _file(self, partition: _Partition, unbounded: frozenset[str], rows: pa.Table, num_bytes: int) -> Any:
+    def _file(self, partition: _Partition, unbounded: frozenset[str], rows: pa.Table) -> Any:
         if not unbounded <= partition.unbounded:
             self._finish(partition)
         if partition.writer is None:
-            bounded = [path for path in self._leaves if path not in unbounded]
             if not self._closing:  # then those of other threads
                 writing = [other for other in self._open.values() if other.writer is not None]
                 if len(writing) >= OPEN_FILES:
                     self._finish(writing[0])
-            small = self._closing and num_bytes <= IN_MEMORY_BYTES
-            partition.file = pa.BufferOutputStream() if small else self._store.scratch_file()
+            partition.file = self._store.scratch_file()
             partition.unbounded, partition.footer = unbounded, []
-            partition.writer = pq.ParquetWriter(
-                partition.file,
-                self._stored,
-                compression=self._compression,
-                use_dictionary=(not small or rows.num_rows > FEW_ROWS) and with_dictionaries(rows, self._leaves, ROW_GROUP_ROWS),
-                write_statistics=bounded if unbounded else True,
-                version="2.6",
-                store_schema=False,
-                store_decimal_as_integer=True,
-                use_compliant_nested_type=True,
-                metadata_collector=partition.footer,
-            )
+            dictionaries = with_dictionaries(rows, self._leaves, ROW_GROUP_ROWS)
+            partition.writer = self._parquet(partition.file, dictionaries, unbounded, partition.footer)
         return partition.writer
 
     def _finish(self, partition: _Partition) -> None:
@@ -323,30 +402,15 @@ class RowWriter:
         file, writer = partition.file, partition.writer
         if file is None or writer is None:
             return
-        with self._counting:
-            number = self.num_files
-            self.num_files += 1
-            self.num_rows += partition.rows
-        codec = "" if self._compression == "none" else f".{self._compression}"
-        name = f"part-{number:05d}-{self._id}.c000{codec}.parquet"
-        nulls = {path: partition.nulls[path] for path in sorted(partition.unbounded & self._unique)}
-        writer.add_key_value_metadata(nan_note(name, nulls))
+        name = self._next_name(partition.rows)
+        writer.add_key_value_metadata(self._note(name, partition.unbounded, partition.nulls))
         writer.close()
         path = f"{partition.directory}/{name}" if partition.directory else name
-        target = "/".join(part for part in (self._directory, path) if part)
-        if isinstance(file, pa.BufferOutputStream):
-            data = file.getvalue().to_pybytes()
-            size = len(data)
-            self._store.put(target, data)
-        else:
-            size = file.seek(0, 2)
-            file.seek(0)
-            self._store.put_file(target, file)
-            file.close()
-        with self._counting:
-            self.num_bytes += size
-            self.files.append(WrittenFile(path, size, partition.rows))
-            self.footers[path, size] = partition.footer[0]
+        size = file.seek(0, 2)
+        file.seek(0)
+        self._store.put_file("/".join(part for part in (self._directory, path) if part), file)
+        file.close()
+        self._written(path, size, partition.rows, partition.footer[0])
         partition.file = partition.writer = None
         partition.rows, partition.nulls, partition.footer = 0, Counter(), []
 

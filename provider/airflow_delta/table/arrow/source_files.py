@@ -6,11 +6,12 @@ in no batch missing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +31,8 @@ _THREADS = 8
 _JOINED_ROWS, _JOINED_BYTES = 65_536, 16 << 20
 _DECODED_BYTES = 64 << 20
 _SMALL_BYTES, _KEPT_BYTES = 1 << 20, 32 << 20  # of a file that is read once, and of all these
+_TOGETHER = 16
+_FOOTER_BYTES = 4 << 20  # of their footers that stay parsed, in several times as much memory
 
 
 def read_arrow_files(found: SourceFiles, table: StructType, *, alike: bool = False) -> pa.RecordBatchReader:
@@ -38,17 +41,22 @@ def read_arrow_files(found: SourceFiles, table: StructType, *, alike: bool = Fal
     :param table: the table's columns, whose spelling the columns of files get.
     :param alike: refuse files of different columns.
     """
-    small, contents = _small_files(found), dict[str, pa.Buffer]()
+    small, kept, footers = _small_files(found), dict[str, _Kept](), 0
 
-    def schema_of(file: LoadedFile) -> pa.Schema:
+    def content_of(file: LoadedFile) -> pa.Buffer | None:
+        return _read(found, file, partial(_content, found, file)) if file.path in small else None
+
+    def schema_of(file: LoadedFile, content: pa.Buffer | None) -> pa.Schema:
+        nonlocal footers
         if not file.size:
             return pa.schema([])
-        if file.path in small:
-            contents[file.path] = _read(found, file, partial(_content, found, file))
-        return _read(found, file, partial(_schema, found, file, contents.get(file.path)))
+        parquet, schema = _read(found, file, partial(_schema, found, file, content))
+        if content is not None:
+            footers += parquet.metadata.serialized_size
+            kept[file.path] = _Kept(content, parquet if footers <= _FOOTER_BYTES else None)
+        return schema
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        schemas = list(pool.map(schema_of, found.files))
+    schemas = _of_each(found.files, content_of, schema_of)
     schema = _common(found, schemas, table)
     if alike:
         _check_alike(found, schemas)
@@ -57,7 +65,7 @@ def read_arrow_files(found: SourceFiles, table: StructType, *, alike: bool = Fal
         for file in found.files:
             if not file.size:
                 continue
-            rows = _batches(found, file, contents.pop(file.path, None))
+            rows = _batches(found, file, kept.pop(file.path, None))
             while (batch := _read(found, file, partial(next, rows, None))) is not None:
                 yield _read(found, file, partial(_fitted, batch, schema))
 
@@ -71,24 +79,75 @@ def _small_files(found: SourceFiles) -> set[str]:
     return {path for (path, _size), total in zip(sizes, totals, strict=True) if total <= _KEPT_BYTES}
 
 
+def _of_each(
+    files: Sequence[LoadedFile],
+    content_of: Callable[[LoadedFile], pa.Buffer | None],
+    schema_of: Callable[[LoadedFile, pa.Buffer | None], pa.Schema],
+) -> list[pa.Schema]:
+    """Return the columns of all files; of several that cannot be read, the first one is told.
+
+    A thread takes some at a time: one task for each file would take as long as a small file does, and so does each change between
+    calling the system and decoding.
+    """
+    some = min(_TOGETHER, -(-len(files) // _THREADS)) or 1
+    waiting = deque(range(0, len(files), some))
+    schemas, errors = dict[int, pa.Schema](), dict[int, BaseException]()
+
+    def take() -> None:
+        while waiting:
+            try:
+                first = waiting.popleft()
+            except IndexError:
+                return
+            taken = files[first : first + some]
+            try:
+                contents = [content_of(file) for file in taken]
+                for number, (file, content) in enumerate(zip(taken, contents, strict=True), first):
+                    schemas[number] = schema_of(file, content)
+            except BaseException as error:  # noqa: BLE001 - raised by the caller
+                errors[first] = error
+                waiting.clear()
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for done in [pool.submit(take) for _ in range(min(_THREADS, len(waiting)))]:
+            done.result()
+    if errors:
+        raise errors[min(errors)]
+    return [schemas[number] for number in range(len(files))]
+
+
+class _Kept(NamedTuple):
+    """A small file that was read.
+
+    :param parquet: its parsed footer; ``None`` if those of other files take the memory for them.
+    """
+
+    content: pa.Buffer
+    parquet: pq.ParquetFile | None
+
+
 def _content(found: SourceFiles, file: LoadedFile) -> pa.Buffer:
-    with found.open(file) as opened:
-        return opened.read_buffer(file.size)
+    return pa.py_buffer(found.store.read_range(file.path, 0, file.size))
 
 
 def _opened(found: SourceFiles, file: LoadedFile, content: pa.Buffer | None) -> Any:
     return found.open(file) if content is None else pa.BufferReader(content)
 
 
-def _schema(found: SourceFiles, file: LoadedFile, content: pa.Buffer | None) -> pa.Schema:
-    with _opened(found, file, content) as opened:
-        schema = pq.ParquetFile(opened).schema_arrow
-    return pa.schema([(field.name, _plain(field.type)) for field in schema])
-
-
-def _batches(found: SourceFiles, file: LoadedFile, content: pa.Buffer | None) -> Iterator[pa.RecordBatch]:
-    with _opened(found, file, content) as opened:
+def _schema(found: SourceFiles, file: LoadedFile, content: pa.Buffer | None) -> tuple[pq.ParquetFile, pa.Schema]:
+    opened = _opened(found, file, content)
+    try:
         parquet = pq.ParquetFile(opened)
+        schema = parquet.schema_arrow
+    finally:
+        if content is None:
+            opened.close()
+    return parquet, pa.schema([(field.name, _plain(field.type)) for field in schema])
+
+
+def _batches(found: SourceFiles, file: LoadedFile, kept: _Kept | None) -> Iterator[pa.RecordBatch]:
+    with _opened(found, file, None if kept is None else kept.content) as opened:
+        parquet = (None if kept is None else kept.parquet) or pq.ParquetFile(opened)
         for group in range(parquet.num_row_groups):
             rows = _rows(found, parquet, group, opened)
             yield from parquet.iter_batches(rows, row_groups=[group], use_threads=file.size > _SMALL_BYTES)
@@ -167,6 +226,8 @@ def _check_alike(found: SourceFiles, schemas: Sequence[pa.Schema]) -> None:
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if schema.names and batch.schema.equals(schema):
+        return batch
     given = {name.lower(): number for number, name in enumerate(batch.schema.names)}
     arrays = []
     for field in schema:
@@ -183,11 +244,11 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def _rows(found: SourceFiles, parquet: pq.ParquetFile, group: int, opened: Any) -> int:
     """Return how many rows of a row group to decode at once: one value of a dictionary may stand in all of them."""
-    local, names = found.store.local_root is not None, parquet.schema_arrow.names
+    local = found.store.local_root is not None
     try:
-        chunks = declared(parquet, opened, group, names, headers=local)
+        chunks = declared(parquet, opened, group, None, headers=local)
         if not local and problem_of(chunks) is not None:
-            chunks = declared(parquet, opened, group, names, headers=True)
+            chunks = declared(parquet, opened, group, None, headers=True)
     except ValueError as error:
         raise pa.ArrowInvalid(str(error)) from error
     if (problem := problem_of(chunks)) is not None:
